@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import IO, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
 T = TypeVar("T")
 
 

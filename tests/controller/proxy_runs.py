@@ -11,7 +11,7 @@ from tests.waiting import PATIENCE_S
 
 from gyre.cluster.process import holds_log
 from gyre.controller.process_specs import proxy_plan
-from gyre.controller.proxy_processes import ProxyProcess, ProxyProcesses
+from gyre.controller.proxy_processes import ProxyLauncher, ProxyProcess, ProxyProcesses
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_file import read_run
 from gyre.proxy.admin_client import PROXY
@@ -20,6 +20,22 @@ from gyre.types.ids import named
 
 NOWHERE = "gyre=http://127.0.0.1:9"
 """An engine that is never asked for anything."""
+
+
+class ProxyController:
+    """Controls a proxy, once it has started one or taken one over."""
+
+    def __init__(self, places, session):
+        self.launcher = ProxyLauncher(places, session)
+        self.proxies = []
+
+    async def start(self, plan):
+        self.proxies = [await ProxyProcess.start(self.launcher, plan)]
+        return self.proxies[0]
+
+    async def take_over(self, plan, *, before, now):
+        self.proxies = [await ProxyProcess.take_over(self.launcher, plan, before=before, now=now)]
+        return self.proxies[0]
 
 
 class Run:
@@ -56,9 +72,9 @@ class Run:
         """By somebody who shows this token."""
         headers = {"Authorization": f"Bearer {token}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            made = ProxyProcess(self.places, session)
-            yield made
-            await self._record([made])
+            controller = ProxyController(self.places, session)
+            yield controller
+            await self._record(controller.proxies)
 
     @asynccontextmanager
     async def controlled_shards(self, token):
@@ -71,11 +87,8 @@ class Run:
     async def _record(self, proxies):
         """Children that another controller has ended: while there is a loop that can be told."""
         for shard, one in enumerate(proxies):
-            process = getattr(one, "_process", None)
-            if process is not None and not holds_log(
-                process.pid, self.places.log(named(PROXY, shard))
-            ):
-                await process.wait()
+            if not holds_log(one.pid, self.places.log(named(PROXY, shard))):
+                await one._process.wait()
 
     def end(self):
         for shard in range(self.shards):
@@ -85,5 +98,5 @@ class Run:
 
 
 async def by(run, token, scenario):
-    async with asyncio.timeout(PATIENCE_S), run.controlled(token) as first:
-        return await scenario(first)
+    async with asyncio.timeout(PATIENCE_S), run.controlled(token) as controller:
+        return await scenario(controller)

@@ -29,8 +29,8 @@ def run(tmp_path, monkeypatch):
 
 
 def test_one_that_dies_is_started_again_at_its_address_and_everybody_hears(run):
-    async def scenario(first):
-        await first.start(run.plan)
+    async def scenario(controller):
+        first = await controller.start(run.plan)
         url, pid, loop, came = first.client.url, run.pid, FakeRunLoop(), asyncio.Event()
         watching = asyncio.create_task(first.watch(loop, again=came.set))
         os.kill(pid, signal.SIGKILL)
@@ -57,21 +57,21 @@ def test_the_next_controller_takes_it_over_unless_it_is_of_another_gyre(run, mon
     """
     link = run.places.run.parent / "link"
 
-    async def scenario(first):
-        await first.start(run.plan)
+    async def scenario(controller):
+        first = await controller.start(run.plan)
         pid, url = run.pid, first.client.url
         link.symlink_to(run.places.run)
         run.places = replace(run.places, run=link)
-        async with run.controlled("two") as second:
-            await second.take_over(recorded_plan(run.places), before="one", now="two")
+        async with run.controlled("two") as controller:
+            second = await controller.take_over(recorded_plan(run.places), before="one", now="two")
             assert (pid, url) == (run.pid, second.client.url)
             assert 0 == await second.ask(lambda proxy: proxy.routes_version())
             with pytest.raises(TakenOver):
                 await first.client.routes_version()
         monkeypatch.setattr(proxy_processes, "fingerprint", lambda: "of other sources")
         run.places.token.write_text("three")
-        async with run.controlled("three") as third:
-            await third.take_over(recorded_plan(run.places), before="two", now="three")
+        async with run.controlled("three") as controller:
+            third = await controller.take_over(recorded_plan(run.places), before="two", now="three")
             assert (True, url) == (pid != run.pid, third.client.url)
             assert 0 == await third.client.routes_version()
             await third.stop()
@@ -85,8 +85,8 @@ def test_the_next_controller_takes_it_over_unless_it_is_of_another_gyre(run, mon
 def test_an_engine_that_moved_is_known_by_its_name_also_to_a_proxy_that_is_started_again(run):
     name, there = NOWHERE.removeprefix("gyre=http://"), "http://127.0.0.2:9"
 
-    async def scenario(first):
-        await first.start(run.plan)
+    async def scenario(controller):
+        first = await controller.start(run.plan)
         await first.set_address(name, there)
         names = [list(await first.client.work_of_engines())]
         os.kill(run.pid, signal.SIGKILL)
@@ -106,10 +106,10 @@ def test_an_engine_that_moved_is_known_by_its_name_also_to_a_proxy_that_is_start
 def test_one_that_cannot_be_started_is_given_up_by_name(run, monkeypatch):
     monkeypatch.setattr(proxy_processes, "GIVE_UP_S", 0.0)
 
-    async def scenario(first):
+    async def scenario(controller):
         bad = replace(run.plan, model=str(run.places.run / "nothing"))
         with pytest.raises(ConfigError, match="proxy: ended with status 2"):
-            await first.take_over(bad, before="one", now="two")
+            await controller.take_over(bad, before="one", now="two")
 
     asyncio.run(by(run, "two", scenario))
 
@@ -123,10 +123,10 @@ def test_one_that_hangs_is_ended_and_another_is_started_at_its_address(run, monk
     monkeypatch.setattr(proxy_processes, "ANSWER_S", 0.1)
 
     said = []
+    monkeypatch.setattr(proxy_processes, "warn", said.append)
 
-    async def scenario(first):
-        first._alarm = said.append
-        await first.start(run.plan)
+    async def scenario(controller):
+        first = await controller.start(run.plan)
         url, pid = first.client.url, run.pid
         os.kill(pid, signal.SIGSTOP)
         asked = asyncio.ensure_future(first.ask(lambda proxy: proxy.routes_version()))
@@ -147,14 +147,14 @@ def test_one_that_hangs_is_ended_and_another_is_started_at_its_address(run, monk
 def test_one_whose_folder_was_moved_is_started_where_that_is_now(run):
     """It would write its logs where nobody looks for them."""
 
-    async def scenario(first):
-        await first.start(run.plan)
+    async def scenario(controller):
+        first = await controller.start(run.plan)
         pid, url = run.pid, first.client.url
         moved = run.places.run.rename(run.places.run.parent / "moved")
         run.places = replace(run.places, run=moved)
         run.places.token.write_text("two")
-        async with run.controlled("two") as second:
-            await second.take_over(recorded_plan(run.places), before="one", now="two")
+        async with run.controlled("two") as controller:
+            second = await controller.take_over(recorded_plan(run.places), before="one", now="two")
             key = await second.client.open("g00000-00")
             found = pid != run.pid, url == second.client.url, key is not None
             await second.stop()
@@ -168,19 +168,19 @@ def test_one_whose_folder_was_moved_is_started_where_that_is_now(run):
     assert not (run.places.run.parent / "run").exists()
 
 
-def test_a_port_that_is_taken_is_told_at_once_and_waited_for(run):
+def test_a_port_that_is_taken_is_told_at_once_and_waited_for(run, monkeypatch):
     """People learn whose it is, and need not wait ten minutes for it."""
     told = asyncio.Queue()
+    monkeypatch.setattr(proxy_processes, "warn", told.put_nowait)
 
-    async def scenario(first):
+    async def scenario(controller):
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
             plan = replace(run.plan, proxy=replace(run.plan.proxy, port=port))
-            first._alarm = told.put_nowait
-            taking = asyncio.ensure_future(first.take_over(plan, before="one", now="one"))
+            taking = asyncio.ensure_future(controller.take_over(plan, before="one", now="one"))
             said = await told.get()
             is_waiting = not taking.done()
             taking.cancel()

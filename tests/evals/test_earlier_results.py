@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gyre.evals.plan import ASKED_FILE, EvalArguments, ServedWeights, planned
+from gyre.evals.plan import ASKED_FILE, EvalArguments, ServedWeights, planned, remember
 from gyre.evals.results import RESULTS_FILE, EvalResult, EvalResults
-from gyre.evals.runner import begun, remember, slot_of
+from gyre.evals.runner import begun, slot_of
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.outcomes import Outcome
 

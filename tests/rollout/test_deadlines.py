@@ -38,7 +38,7 @@ def times(clock, *facts, held_s=0.0, **known):
         execution,
         steps_of(task),
         clock=clock,
-        proxy_totals=lambda: ProxyTotals(held_s=held_s),
+        calls=ProxyTotals(held_s=held_s),
         **({"spent_s": None} | known),
     )
     return made, execution

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from gyre.rollout import supervisor
-from gyre.rollout.execution import Execution
+from gyre.rollout.deadlines import Deadlines
+from gyre.rollout.execution import Execution, steps_of
 from gyre.rollout.spec import ExecutionSpec, ProxyTotals
 from gyre.rollout.supervisor import MOST_TRIES, Supervisor
 from gyre.types.errors import SandboxError
@@ -56,6 +57,18 @@ class Failing:
         pass
 
 
+class Recorder:
+    """Moves an execution by facts, and keeps them."""
+
+    def __init__(self, execution):
+        self.execution = execution
+        self.facts = []
+
+    def record(self, fact):
+        self.execution.apply(fact)
+        self.facts.append(fact)
+
+
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
     monkeypatch.setattr(supervisor, "RETRY_S", 0.0)
@@ -66,12 +79,11 @@ def terminated(folder, sandbox, *, cancelled=False):
     order = ExecutionSpec(
         execution="e", task=task, url="u", harness=("x",), variables={}, agent_s=5.0, overall_s=9.0
     )
-    execution = Execution("e", "t")
-    said = []
-
-    def say(fact):
-        execution.apply(fact)
-        said.append(fact)
+    execution, clock = Execution("e", "t"), Clock()
+    deadlines = Deadlines(
+        order, execution, steps_of(task), clock=clock, calls=ProxyTotals(), spent_s=None
+    )
+    recorder = Recorder(execution)
 
     async def work():
         one = Supervisor(
@@ -79,16 +91,16 @@ def terminated(folder, sandbox, *, cancelled=False):
             folder,
             execution,
             sandbox=sandbox,
-            clock=Clock(),
-            record=say,
-            proxy_totals=ProxyTotals,
+            clock=clock,
+            deadlines=deadlines,
+            recorder=recorder,
         )
         if cancelled:
             one.cancelled.set()
         await one.advance("mark", lambda step: Command(argv=("x",)))
 
     asyncio.run(work())
-    return execution, [type(fact) for fact in said]
+    return execution, [type(fact) for fact in recorder.facts]
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -93,10 +93,10 @@ class Inside:
 
 
 @asynccontextmanager
-async def inside(folder: Path, *, taken_over=None):
+async def inside(folder: Path, *, session=None):
     """All of them with one token; the proxy routes by order and has no engine.
 
-    `taken_over` hears the tokens of further controllers; without it there are none.
+    The session shows the tokens of further controllers; without it there are none.
     """
     heard: list = []
 
@@ -122,7 +122,7 @@ async def inside(folder: Path, *, taken_over=None):
             served(key=TOKEN, share=share) as engine,
         ):
             desk = CallDesk(router=router, commit=commit, metrics=ProxyMetrics(), ping_s=10)
-            admin = AdminApi(executions, router, TOKEN, taken_over=taken_over)
+            admin = AdminApi(executions, router, TOKEN, session=session)
             transport = SharedTransport(share, owner="cell-0")
             orders = CellApi(engine.engine, engine.network, None, transport)
             application = Proxy(executions, desk, admin, model="m", limits=limits)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.security.inside import ENDPOINTS, TOKEN, inside
@@ -112,24 +113,26 @@ def test_an_empty_token_is_no_token():
 
 
 async def _taken_over(folder, token):
-    """Answers to a take-over, and then to its token and to the one before; what was heard."""
-    heard = []
-    async with inside(folder, taken_over=heard.append) as listeners:
+    """Answers to a take-over, and then to its token and to the one before; what engines see."""
+    session = SimpleNamespace(headers={})
+    async with inside(folder, session=session) as listeners:
         proxy, before = listeners.proxy, [_bearer(TOKEN)]
         asked = await proxy.post("/gyre/take-over", {"token": token}, headers=before)
         now = await proxy.get("/gyre/status", headers=[_bearer("new-token")])
         old = await proxy.get("/gyre/status", headers=before)
-    return asked.status, now.status, old.status, heard
+    return asked.status, now.status, old.status, session.headers
 
 
 def test_after_a_take_over_the_new_token_counts_and_the_old_one_does_not(tmp_path):
-    assert (200, 200, 401, ["new-token"]) == asyncio.run(_taken_over(tmp_path, "new-token"))
+    assert (200, 200, 401, {"Authorization": "Bearer new-token"}) == asyncio.run(
+        _taken_over(tmp_path, "new-token")
+    )
 
 
 @pytest.mark.parametrize("token", ["", "a\r\nb: c", "a\0", "\x7f", "\u00fc", "\u2028"])
 def test_a_token_that_no_header_holds_takes_nothing_over(token, tmp_path):
     """Engines are shown the same token, and would be shown none."""
-    assert (400, 401, 200, []) == asyncio.run(_taken_over(tmp_path, token))
+    assert (400, 401, 200, {}) == asyncio.run(_taken_over(tmp_path, token))
 
 
 def _bearer(token):

@@ -202,11 +202,16 @@ def ends(launches, *, capacity=2, share=0.5, deadlines=LONG, engines=1):
     agenda = EventQueue()
     found = []
 
-    def ended(running, charged_s, ending):
-        found.append((running.key[1], pytest.approx(agenda.now / HOUR), ending))
+    class Listener:
+        def ended(self, running, charged_s, ending):
+            found.append((running.key[1], pytest.approx(agenda.now / HOUR), ending))
 
     serving = SimulatedEngines(
-        agenda, [capacity] * engines, decode=Decode(share=share), deadlines=deadlines, ended=ended
+        agenda,
+        [capacity] * engines,
+        decode=Decode(share=share),
+        deadlines=deadlines,
+        listener=Listener(),
     )
     for member, (work_h, engine) in enumerate(launches):
         serving.launch((GroupId(0), member), drawn(work_h), EngineId(engine))

@@ -2,9 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gyre.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyre.evals.plan import EvalSpec
+    from gyre.evals.results import EvalResult
 
 MEMBERS = 4
 CONCURRENCY = 8
@@ -87,31 +91,42 @@ def run(args: argparse.Namespace) -> int:
     return execute(plan, tasks=asked.tasks, command="rollout")
 
 
-def execute(plan: Any, *, tasks: str, command: str) -> int:
+class _Progress:
+    """Prints a line when a rollout begins, and one for each execution that closes."""
+
+    def __init__(self, plan: "EvalSpec", command: str) -> None:
+        self._plan = plan
+        self._command = command
+        self._num_done = 0
+        self.total = 0
+
+    def begun(self, num_executions: int) -> None:
+        self.total, plan = num_executions, self._plan
+        what = ", ".join(plan.engines) if plan.engines else f"an engine of {plan.weights.model}"
+        print(f"gyre {self._command}: {self.total} executions in {plan.folder}")
+        print(f"  starting a proxy before {what}", flush=True)
+
+    def closed(self, result: "EvalResult") -> None:
+        from gyre.evals.results import line
+        from gyre.observability.terminal.colors import safe
+
+        self._num_done += 1
+        print(safe(line(result, num_done=self._num_done, total=self.total)), flush=True)
+
+
+def execute(plan: "EvalSpec", *, tasks: str, command: str) -> int:
     """Carries a plan out, with a line for each execution; the exit status."""
-    from gyre.evals.results import EvalResult, counts, line, page, summed_up
+    from gyre.evals.results import counts, page, summed_up
     from gyre.evals.runner import roll_out
     from gyre.observability.terminal.colors import safe
 
-    done: list[EvalResult] = []
-    total = 0
-
-    def begun(number: int) -> None:
-        nonlocal total
-        total = number
-        what = ", ".join(plan.engines) if plan.engines else f"an engine of {plan.weights.model}"
-        print(f"gyre {command}: {total} executions in {plan.folder}")
-        print(f"  starting a proxy before {what}", flush=True)
-
-    def report(one: EvalResult) -> None:
-        done.append(one)
-        print(safe(line(one, num_done=len(done), total=total)), flush=True)
-
-    results, is_whole = roll_out(plan, begun=begun, report=report)
+    progress = _Progress(plan, command)
+    results, is_whole = roll_out(plan, progress=progress)
     found = summed_up(plan, results, tasks=tasks, is_whole=is_whole).spread
     print("\n".join(["", *map(safe, page(found))]))
     if not is_whole:
-        print(f"interrupted after {len(results)} of {total}: {counts(results) or 'none closed'}")
+        many = f"{len(results)} of {progress.total}"
+        print(f"interrupted after {many}: {counts(results) or 'none closed'}")
         print(f"the same command goes on with --run {plan.folder}")
         return 130
     return 0 if found.num_valid > found.num_placeholders else 1

@@ -23,6 +23,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from signal import SIGKILL
 from threading import Thread
+from typing import Self
 
 from gyre.cluster.local import LocalNode, LocalProcess
 from gyre.types.errors import ConfigError
@@ -55,29 +56,19 @@ END_S = 5.0
 """How long a program may take to end after nothing more comes from its driver."""
 
 
-class NodeAgentServer:
+class DriverConnections:
     """Starts programs for drivers on other nodes, which show the key that a file holds."""
 
     def __init__(self, host: str, key_file: Path) -> None:
         self._host = host
         self._key_file = key_file
         self._here = LocalNode(host)
-        self._server: asyncio.Server
         self._guests: set[asyncio.Task[None]] = set()
 
-    async def open(self) -> int:
-        """The port it is at."""
-        self._server = await asyncio.start_server(self._greet, self._host, 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def close(self) -> None:
-        """Takes no more clients, and waits until those it has are gone."""
-        self._server.close()
+    async def wait_closed(self) -> None:
         await asyncio.gather(*self._guests)
-        await self._server.wait_closed()
 
-    def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         guest = asyncio.create_task(self._let_in(reader, writer))
         self._guests.add(guest)
         guest.add_done_callback(self._guests.discard)
@@ -123,6 +114,30 @@ class NodeAgentServer:
             self._here.signal(process.pid, SIGKILL, group=True)
             await process.wait()
             await process.close()
+
+
+class NodeAgentServer:
+    """The port at which drivers on other nodes have programs started here."""
+
+    def __init__(self, server: asyncio.Server, connections: DriverConnections) -> None:
+        self._server = server
+        self._connections = connections
+
+    @classmethod
+    async def open(cls, host: str, key_file: Path) -> Self:
+        connections = DriverConnections(host, key_file)
+        return cls(await asyncio.start_server(connections.take, host, 0), connections)
+
+    @property
+    def port(self) -> int:
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        """Takes no more clients, and waits until those it has are gone."""
+        self._server.close()
+        await self._connections.wait_closed()
+        await self._server.wait_closed()
 
 
 async def _inward(reader: asyncio.StreamReader, process: LocalProcess) -> None:
@@ -196,7 +211,7 @@ class NodeAgent:
         self._here = LocalNode()
         self._started: dict[int, LocalProcess] = {}
         self._lines: dict[int, AsyncIterator[bytes]] = {}
-        self._door: NodeAgentServer
+        self._doors: list[NodeAgentServer] = []
 
     async def sees(self, path: str, text: str) -> bool:
         """Whether the file is there and says this."""
@@ -207,8 +222,9 @@ class NodeAgent:
 
     async def door(self, host: str, key_file: str) -> int:
         """The port of a server through which a cell's driver starts its ranks here."""
-        self._door = NodeAgentServer(host, Path(key_file))
-        return await self._door.open()
+        door = await NodeAgentServer.open(host, Path(key_file))
+        self._doors.append(door)
+        return door.port
 
     async def stay(self) -> None:
         """Never returns: a call of it fails when this actor ends."""

@@ -1,10 +1,8 @@
-"""Proxy shards: start, adopt, restart.
+"""Proxy shards: started, found again by the next controller, and started again if they die.
 
-A proxy process: started, found again by the next controller, and started again if it dies.
-
-Rule 1: it keeps its port for as long as the run lasts, because agent programs know no other.
+Rule 1: each keeps its port for as long as the run lasts, because agent programs know no other.
 Rule 2: one that lives and does not answer is made to end, and another takes its place.
-Rule 3: it outlives its controller, so that calls wait for the next one and do not fail.
+Rule 3: each outlives its controller, so that calls wait for the next one and do not fail.
 """
 
 import asyncio
@@ -13,7 +11,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -46,116 +45,149 @@ MOST_DEATHS, DEATHS_S = 10, 60.0
 """A proxy that dies oftener in so short a time will not recover by itself."""
 
 
+class ProxyLauncher:
+    """Starts the process of one proxy shard of a run, and finds the one that there is."""
+
+    def __init__(self, places: RunDir, session: aiohttp.ClientSession, *, shard: int = 0) -> None:
+        self.name = named(PROXY, shard)
+        self.log = places.log(self.name)
+        self._shard = shard
+        self._places = places
+        self._session = session
+
+    async def start(self, plan: ProxySpec) -> tuple[ProcessHandle, ProxyClient]:
+        """A new process that takes calls; ConfigError if it does not come to that."""
+        arguments = ("-m", "gyre.proxy.main", str(self.write(plan)))
+        process = await SpawnedProcess.start(self.name, arguments, self.log)
+        self._places.note_pid(self.name, process.pid)
+        try:
+            return process, ProxyClient(await process.ready(READY_S), self._session)
+        except (ConfigError, asyncio.CancelledError):
+            # Also when this task is cancelled: no other one would end the process.
+            await process.stop()
+            raise
+
+    async def start_again(
+        self, plan: ProxySpec, *, until: float
+    ) -> tuple[ProcessHandle, ProxyClient]:
+        """Waits, with a warning, for a full disk or a port that is just being left."""
+        loop, pause_s, reported = asyncio.get_running_loop(), RETRY_FIRST_S, ""
+        while True:
+            try:
+                return await self.start(plan)
+            except (ConfigError, OSError) as error:
+                if loop.time() >= until:
+                    raise
+                if (why := await asyncio.to_thread(self._why_not, plan, error)) != reported:
+                    reported = why
+                    warn(f"{why}; tried again for {until - loop.time():.0f} s")
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MOST_S)
+
+    def write(self, plan: ProxySpec) -> Path:
+        """The file that the next process, or the next controller, reads the plan from."""
+        return write_plan(self._places.plan(self.name), plan)
+
+    def found(self) -> tuple[AdoptedProcess, ProxyClient] | None:
+        """The process that an earlier controller left."""
+        try:
+            pid = int(self._places.pid(self.name).read_text())
+        except (OSError, ValueError):
+            return None
+        if not holds_log(pid, self.log):
+            return None
+        url = address_file(self._places.run, self._shard).read_text().strip()
+        return AdoptedProcess(self.name, pid, self.log), ProxyClient(url, self._session)
+
+    @property
+    def has_moved(self) -> bool:
+        """The running proxy knows its files by a folder that is not the run's any more."""
+        known = read_plan(self._places.plan(self.name), ProxySpec).folder
+        return known.resolve() != self._places.run.resolve()
+
+    def _why_not(self, plan: ProxySpec, error: Exception) -> str:
+        """In a line, with the process that has its port."""
+        last = str(error).strip().splitlines()[-1:]
+        port = plan.proxy.port
+        holder = holder_of_port(port) if port else None
+        taken = "" if holder is None else f"; port {port} is taken by {holder}"
+        return f"the {self.name} does not start: {''.join(last)}{taken}"
+
+
 class ProxyProcess:
     """One proxy shard of a run, whose process is started again when it ends."""
 
     def __init__(
-        self,
-        places: RunDir,
-        session: aiohttp.ClientSession,
-        *,
-        shard: int = 0,
-        alarm: Callable[[str], None] = warn,
+        self, launcher: ProxyLauncher, plan: ProxySpec, process: ProcessHandle, client: ProxyClient
     ) -> None:
-        """`alarm` is called at once with the reason why it does not start."""
-        self._name = named(PROXY, shard)
-        self._shard = shard
-        self._places = places
-        self._session = session
-        self._alarm = alarm
-        self._process: ProcessHandle
+        """`plan` says where it listens."""
+        self._launcher = launcher
+        self._plan = plan
+        self._process = process
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
-        self.plan: ProxySpec
-        self.client: ProxyClient
+        self.client = client
+        """Stays the same when the process is started again, because its address does."""
 
-    async def start(self, plan: ProxySpec) -> None:
+    @classmethod
+    async def start(cls, launcher: ProxyLauncher, plan: ProxySpec) -> Self:
         """A new process; from now on the plan says where it listens."""
-        await self._start(plan)
-        port = urlsplit(self.client.url).port
+        process, client = await launcher.start(plan)
+        port = urlsplit(client.url).port
         assert port is not None
-        self.plan = replace(plan, proxy=replace(plan.proxy, port=port))
-        write_plan(self._places.plan(self._name), self.plan)
+        plan = replace(plan, proxy=replace(plan.proxy, port=port))
+        launcher.write(plan)
+        return cls(launcher, plan, process, client)
 
-    async def take_over(self, plan: ProxySpec, *, before: str, now: str) -> None:
+    @classmethod
+    async def take_over(
+        cls, launcher: ProxyLauncher, plan: ProxySpec, *, before: str, now: str
+    ) -> Self:
         """The process that an earlier controller left, or a new one in its place.
 
         `before` is the token that it knew, `now` the only one that it obeys afterwards.
         """
-        self.plan = plan
-        found = self._found()
         until = asyncio.get_running_loop().time() + GIVE_UP_S
-        if found is None:
-            await self._start_again(until=until)
-            return
-        client = ProxyClient(
-            address_file(self._places.run, self._shard).read_text().strip(), self._session
-        )
-        if not self._has_moved and await _obeys(client, before=before, now=now):
-            self._process, self.client = found, client
-        else:
-            await found.kill()
-            await self._start_again(until=until)
+        if (found := launcher.found()) is not None:
+            process, client = found
+            if not launcher.has_moved and await _obeys(client, before=before, now=now):
+                return cls(launcher, plan, process, client)
+            await process.kill()
+        return cls(launcher, plan, *await launcher.start_again(plan, until=until))
 
     async def watch(self, loop: RunLoop, *, again: Callable[[], None]) -> None:
         """Whenever it ends it is started again, and `again` is called for what it has forgotten."""
         clock = asyncio.get_running_loop().time
         while True:
             await self._until_gone()
-            began, client = clock(), self.client
+            began = clock()
             self._note_death(began)
             await self._start_again(until=began + GIVE_UP_S)
-            # Others hold the client that there was; its address is the same.
-            self.client = client
             loop.record(ProxyRestarted(seconds=clock() - began))
             again()
 
     def _note_death(self, now: float) -> None:
         """ConfigError when there are too many."""
         if len(self._deaths) == MOST_DEATHS and now - self._deaths[0] < DEATHS_S:
-            many, log = MOST_DEATHS + 1, self._places.log(self._name)
+            many, log = MOST_DEATHS + 1, self._launcher.log
             raise ConfigError(f"the proxy ended {many} times in {DEATHS_S:g} s: see {log}")
         self._deaths.append(now)
-
-    async def _start_again(self, *, until: float) -> None:
-        """Waits, with an alarm, for a full disk or a port that is just being left."""
-        loop, pause_s, reported = asyncio.get_running_loop(), RETRY_FIRST_S, ""
-        while True:
-            try:
-                await self._start(self.plan)
-            except (ConfigError, OSError) as error:
-                if loop.time() >= until:
-                    raise
-                if (why := await asyncio.to_thread(self._why_not, error)) != reported:
-                    reported = why
-                    self._alarm(f"{why}; tried again for {until - loop.time():.0f} s")
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MOST_S)
-            else:
-                return
-
-    def _why_not(self, error: Exception) -> str:
-        """In a line, with the process that has its port."""
-        last = str(error).strip().splitlines()[-1:]
-        port = self.plan.proxy.port
-        holder = holder_of_port(port) if port else None
-        taken = "" if holder is None else f"; port {port} is taken by {holder}"
-        return f"the {self._name} does not start: {''.join(last)}{taken}"
 
     async def ask(self, question: Callable[[ProxyClient], Coroutine[Any, Any, T]]) -> T:
         """Its answer, before `watch` runs: one that dies meanwhile is started again."""
         while True:
             with suppress(Interrupted):
                 return await run_until(self._until_gone(), question(self.client))
-            until = asyncio.get_running_loop().time() + GIVE_UP_S
-            await self._start_again(until=until)
+            await self._start_again(until=asyncio.get_running_loop().time() + GIVE_UP_S)
+
+    async def _start_again(self, *, until: float) -> None:
+        self._process, _ = await self._launcher.start_again(self._plan, until=until)
 
     async def _until_gone(self) -> None:
-        process, client = self._process, self.client
-        end = await wait_or_kill_if_silent(process, lambda: client.answers(ANSWER_S))
+        end = await wait_or_kill_if_silent(self._process, lambda: self.client.answers(ANSWER_S))
         if end.silent_s is not None:
             # Its log ends in the middle and does not say why.
             why = f"did not answer for {end.silent_s:g} s and was ended"
-            self._alarm(f"the {self._name} {why}: another takes its place")
+            warn(f"the {self._launcher.name} {why}: another takes its place")
 
     @property
     def pid(self) -> int:
@@ -163,39 +195,12 @@ class ProxyProcess:
 
     async def set_address(self, engine: EngineName, url: str) -> None:
         """The engine is asked there from now on, also by a proxy that is started again."""
-        self.plan = replace(self.plan, moved={**self.plan.moved, engine: url})
-        write_plan(self._places.plan(self._name), self.plan)
+        self._plan = replace(self._plan, moved={**self._plan.moved, engine: url})
+        self._launcher.write(self._plan)
         await self.client.set_address(engine, url)
 
     async def stop(self) -> None:
         await self._process.stop()
-
-    async def _start(self, plan: ProxySpec) -> None:
-        path = write_plan(self._places.plan(self._name), plan)
-        arguments = ("-m", "gyre.proxy.main", str(path))
-        process = await SpawnedProcess.start(self._name, arguments, self._places.log(self._name))
-        self._process = process
-        self._places.note_pid(self._name, process.pid)
-        try:
-            self.client = ProxyClient(await process.ready(READY_S), self._session)
-        except (ConfigError, asyncio.CancelledError):
-            # Also when this task is cancelled: no other one would end the process.
-            await process.stop()
-            raise
-
-    @property
-    def _has_moved(self) -> bool:
-        """The running proxy knows its files by a folder that is not the run's any more."""
-        known = read_plan(self._places.plan(self._name), ProxySpec).folder
-        return known.resolve() != self._places.run.resolve()
-
-    def _found(self) -> AdoptedProcess | None:
-        log = self._places.log(self._name)
-        try:
-            pid = int(self._places.pid(self._name).read_text())
-        except (OSError, ValueError):
-            return None
-        return AdoptedProcess(self._name, pid, log) if holds_log(pid, log) else None
 
 
 def recorded_plan(places: RunDir, shard: int = 0) -> ProxySpec | None:
@@ -225,7 +230,8 @@ class ProxyProcesses:
     """All proxy shards of one run."""
 
     def __init__(self, places: RunDir, session: aiohttp.ClientSession, *, shards: int) -> None:
-        self._all = [ProxyProcess(places, session, shard=shard) for shard in range(shards)]
+        self._launchers = [ProxyLauncher(places, session, shard=shard) for shard in range(shards)]
+        self._all: list[ProxyProcess] = []
 
     @property
     def client(self) -> ShardedProxyClient:
@@ -237,20 +243,23 @@ class ProxyProcesses:
 
     async def start(self, plan: ProxySpec) -> None:
         """New processes; either all of them take calls, or none is left."""
-        starts = [one.start(shard_plan(plan, shard)) for shard, one in enumerate(self._all)]
+        starts = [
+            ProxyProcess.start(launcher, shard_plan(plan, shard))
+            for shard, launcher in enumerate(self._launchers)
+        ]
         ended = await asyncio.gather(*starts, return_exceptions=True)
-        errors = [failure for failure in ended if failure is not None]
-        if errors:
-            # Whichever failed has ended by itself.
-            started = [one for one, error in zip(self._all, ended, strict=True) if error is None]
-            await asyncio.gather(*(shard.stop() for shard in started))
-            raise errors[0]
+        self._all = [one for one in ended if isinstance(one, ProxyProcess)]
+        for failure in ended:
+            if isinstance(failure, BaseException):
+                # Whichever failed has ended by itself.
+                await self.stop()
+                raise failure
 
     async def take_over(self, plans: Sequence[ProxySpec], *, before: str, now: str) -> None:
         """The processes that an earlier controller left, or new ones in their places."""
-        await _all(
-            one.take_over(plan, before=before, now=now)
-            for one, plan in zip(self._all, plans, strict=True)
+        self._all = await _all(
+            ProxyProcess.take_over(launcher, plan, before=before, now=now)
+            for launcher, plan in zip(self._launchers, plans, strict=True)
         )
 
     async def watch(self, loop: RunLoop, *, again: Callable[[int], None]) -> None:

@@ -10,9 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gyre.config.loader import loaded
 from gyre.config.run_config import RunConfig
 from gyre.model.checkpoint_store import CHECKPOINTS, VERSION
+from gyre.storage import files
 from gyre.tasks.registry import section_for
 from gyre.types.errors import ConfigError
 
@@ -21,6 +24,9 @@ OF_TRAINING = ("preset", "schedule", "cells", "evaluation", "checkpoint", "track
 MOST_FOLDERS = 10_000
 ASKED_FILE = "rollout.json"
 """Says what the rollout of a folder is of."""
+FORMAT = 1
+MAY_CHANGE = ("run", "schedule", "cells", "proxy", "router", "checkpoint", "trackers")
+"""Tables about where and how fast, not about what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +157,44 @@ def folder_for(wanted: Path | None, *, beside: Path) -> Path:
             return folder
     message = f"{beside}: expected fewer than {MOST_FOLDERS} folders"
     raise ConfigError(message)
+
+
+def remember(plan: EvalSpec, tasks: list[str]) -> None:
+    """The folder says what it is of; ConfigError if that is something else already.
+
+    A rollout goes on only with what it began with, or its numbers would be of two things.
+    """
+    path = plan.folder / ASKED_FILE
+    wanted = _asked(plan, tasks)
+    if not path.exists():
+        files.replace(path, msgspec.json.encode(wanted))
+        return
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        message = f"{path}: expected what a rollout was asked for: {error}"
+        raise ConfigError(message) from error
+    differ = [name for name in sorted({*wanted, *known}) if wanted.get(name) != known.get(name)]
+    if differ:
+        message = (
+            f"--run {plan.folder}: holds a rollout that was asked for something else; "
+            f"these differ: {', '.join(differ)}"
+        )
+        raise ConfigError(message)
+
+
+def _asked(plan: EvalSpec, tasks: list[str]) -> dict[str, Any]:
+    """As it reads back from JSON."""
+    tables = {name: table for name, table in asdict(plan.config).items() if name not in MAY_CHANGE}
+    asked = {
+        "format": FORMAT,
+        "executions of a task": plan.members,
+        "names of tasks": tasks,
+        "weights": asdict(plan.weights),
+        **tables,
+    }
+    read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asked))
+    return read
 
 
 def weights_of(subject: str, version: int | None) -> tuple[ServedWeights, Path | None]:

@@ -1,44 +1,34 @@
-"""Executions without training; the last weights of a run on held-out tasks.
-
-What an earlier rollout left in its folder: what it was asked for, and whom it had begun.
-
-Rule 1: a rollout goes on only with what it began with, or its numbers would be of two things.
-
-Executions without training: groups of a set of tasks, from the first launch to the last score.
+"""Rollouts: executions of tasks without training, from the first launch to the last score.
 
 Rule 1: an execution holds its place from launch to termination, and until it is closed if asked to.
-Rule 2: however this ends, nothing that it started runs on; killed, it leaves supervisors.
+Rule 2: however a rollout ends, nothing that it started runs on; killed, it leaves supervisors.
 Rule 3: in a folder of an earlier rollout it goes on: what has closed stays, what runs is adopted,
 what was ended with it begins anew, and the rest is launched.
-
-The weights that a run ends with, measured on its held-out tasks as `gyre evaluate` does it.
-
-The scheduler stops at the last publication, so nothing can be launched under it (SPEC 6.6).
 """
 
 import asyncio
 import os
 import re
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import aiohttp
-import msgspec
 import uvloop
 
-from gyre.aio import run_loop
+from gyre.aio import BackgroundTasks, run_loop
 from gyre.cell.client import CellClient
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.liveness import BEAT_S, Probe, wait_or_kill_if_silent
-from gyre.cluster.process import AdoptedProcess, SpawnedProcess
+from gyre.cluster.process import AdoptedProcess
 from gyre.cluster.procfs import holder_of
 from gyre.config.run_config import RunConfig
 from gyre.controller import run_dir
+from gyre.controller.cells.processes import READY_S, open_session
 from gyre.controller.executions.facts_server import PATH, FactsServer
 from gyre.controller.executions.group_executions import name_of, next_name
 from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors
@@ -50,8 +40,9 @@ from gyre.controller.process_specs import (
     proxy_plan,
     sandbox_for,
 )
+from gyre.controller.proxy_processes import ProxyLauncher
 from gyre.controller.run_dir import RunDir
-from gyre.evals.plan import ASKED_FILE, EvalSpec, ServedWeights
+from gyre.evals.plan import EvalSpec, ServedWeights, remember
 from gyre.evals.results import (
     EvalResult,
     EvalResults,
@@ -67,15 +58,15 @@ from gyre.proxy.client import ProxyClient, ShardedProxyClient
 from gyre.proxy.main import connected
 from gyre.rollout.environment import check
 from gyre.storage import files
-from gyre.storage.files import replace, write_plan
+from gyre.storage.files import write_plan
 from gyre.types.errors import ConfigError, GyreError
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Closed, Outcome, Terminated
 from gyre.types.protocols import ProcessHandle
+from gyre.types.tasks import Task
 
-FORMAT = 1
-MAY_CHANGE = ("run", "schedule", "cells", "proxy", "router", "checkpoint", "trackers")
-"""Tables about where and how fast, not about what."""
+HOST = "127.0.0.1"
+
 NAME = re.compile(r"g(\d{5,})(?:\.(\d+))?-(\d{2,})")
 """Group, how often it was begun anew, and member."""
 
@@ -105,208 +96,41 @@ def _again(name: str) -> int:
     return int(found[2] or 0)
 
 
-def remember(plan: EvalSpec, tasks: list[str]) -> None:
-    """The folder says what it is of; ConfigError if that is something else already."""
-    path = plan.folder / ASKED_FILE
-    wanted = _asked(plan, tasks)
-    if not path.exists():
-        replace(path, msgspec.json.encode(wanted))
-        return
-    try:
-        known = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        message = f"{path}: expected what a rollout was asked for: {error}"
-        raise ConfigError(message) from error
-    differ = [name for name in sorted({*wanted, *known}) if wanted.get(name) != known.get(name)]
-    if differ:
-        message = (
-            f"--run {plan.folder}: holds a rollout that was asked for something else; "
-            f"these differ: {', '.join(differ)}"
-        )
-        raise ConfigError(message)
+class EvalListener(Protocol):
+    """Hears how a rollout goes."""
 
+    def begun(self, num_executions: int) -> None:
+        """Its tasks can be executed, and nothing is started yet."""
 
-def _asked(plan: EvalSpec, tasks: list[str]) -> dict[str, Any]:
-    """As it reads back from JSON."""
-    tables = {name: table for name, table in asdict(plan.config).items() if name not in MAY_CHANGE}
-    asked = {
-        "format": FORMAT,
-        "executions of a task": plan.members,
-        "names of tasks": tasks,
-        "weights": asdict(plan.weights),
-        **tables,
-    }
-    read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asked))
-    return read
-
-
-HOST = "127.0.0.1"
-READY_S = 300.0
-"""How long a process may take to be ready: large weights are read."""
+    def closed(self, result: EvalResult) -> None:
+        """An execution has, now or under an earlier command."""
 
 
 class EvalRunner:
-    """Runs one rollout: an engine unless one is given, a proxy, and its executions."""
+    """Launches the executions of a rollout as slots become free, and keeps their results."""
 
-    def __init__(self, plan: EvalSpec, *, report: Callable[[EvalResult], None]) -> None:
-        """Calls `report` with the result of every execution that has closed."""
-        self._plan = plan
-        self._config = plan.config
-        harness_for(plan.config)
-        source = open_tasks(plan.config.tasks, sandbox=plan.config.sandbox.kind)
-        self._tasks = [source.get(index) for index in range(len(source))]
-        for task in self._tasks:
-            # What cannot be ordered is refused before anything is started.
-            order_for(plan.config, ExecutionId(""), task, url="", facts_url="")
-        self._report = report
-        self._token = secrets.token_urlsafe(32)
-        self._facts_token = secrets.token_urlsafe(32)
-        self._slots = asyncio.Semaphore(plan.concurrency)
-        self._spawned: set[asyncio.Task[None]] = set()
-        self._group: asyncio.TaskGroup
-        self._over = asyncio.Event()
-        self._problem: str | None = None
-        self._watched: list[tuple[ProcessHandle, Probe]] = []
-        """Processes that must not end before the rollout does."""
-        self._session: aiohttp.ClientSession
-        self._places: RunDir
-        self._supervisors: Supervisors
-        self._results: EvalResults
-
-    @property
-    def num_executions(self) -> int:
-        return len(self._tasks) * self._plan.members
-
-    @property
-    def is_whole(self) -> bool:
-        return len(self._results.all) == self.num_executions
-
-    async def work(self) -> list[EvalResult]:
-        """What became of the executions: all of them, unless it was asked to stop."""
-        stop_requested = told_to_stop()
-        async with AsyncExitStack() as stack:
-            self._places = await self._prepared(stack)
-            self._results = stack.enter_context(EvalResults(self._places.run))
-            for result in self._results.all:
-                self._report(result)
-            if self.is_whole:
-                return self._results.all
-            headers = {"Authorization": f"Bearer {self._token}"}
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
-            self._session = await stack.enter_async_context(
-                aiohttp.ClientSession(
-                    headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0)
-                )
-            )
-            fork_client = await ForkClient.open("gyre.rollout.main", self._places.log("nursery"))
-            stack.push_async_callback(fork_client.close)
-            proxy = await self._start(stack)
-            await self._execute(proxy, fork_client, stop_requested)
-        if self._problem is not None:
-            raise ConfigError(self._problem)
-        return self._results.all
-
-    # Before the first execution
-
-    async def _prepared(self, stack: AsyncExitStack) -> RunDir:
-        folder = self._plan.folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        stack.callback(os.close, files.take(folder, whose="rollout"))
-        remember(self._plan, [task.id for task in self._tasks])
-        places = run_dir.opened(folder, stack)
-        await self._end_earlier(places)
-        places.token.touch(mode=0o600)
-        places.token.write_text(self._token)
-        return places
-
-    async def _end_earlier(self, places: RunDir) -> None:
-        """What is left of a rollout that was killed is gone, but supervisors.
-
-        They will find the next proxy.
-        """
-        log = places.log("proxy")
-        if (pid := holder_of(log)) is not None:
-            await AdoptedProcess("proxy", pid, log).kill()
-        await asyncio.to_thread(run_dir.remove_earlier, places)
-
-    async def _start(self, stack: AsyncExitStack) -> ShardedProxyClient:
-        """A proxy before the engines that are there, or before one that is started."""
-        plan, window = self._plan, self._config.proxy.context_tokens
-        engines, key = plan.engines, plan.engine_key
-        if not engines:
-            client = await self._start_engine(stack)
-            window = min(window, await client.context_tokens())
-            engines, key = (f"gyre={client.url}",), self._places.token
-        spec = proxy_plan(self._config, self._places, engines=engines, context_tokens=window)
-        spec = replace_fields(spec, routed=False, engine_key=key)
-        # Agent programs get the window as the engines report it.
-        self._config = replace_fields(self._config, proxy=spec.proxy)
-        path = write_plan(self._places.plan("proxy"), spec)
-        log = self._places.log("proxy")
-        process = await SpawnedProcess.start("proxy", ("-m", "gyre.proxy.main", str(path)), log)
-        stack.push_async_callback(process.stop)
-        proxy = ProxyClient(await process.ready(READY_S), self._session)
-        self._watched.append((process, lambda: proxy.answers(BEAT_S)))
-        return ShardedProxyClient([proxy])
-
-    async def _start_engine(self, stack: AsyncExitStack) -> CellClient:
-        """A cell that only serves."""
-        config, weights = self._config, self._plan.weights
-        plan = replace_fields(
-            cell_plan(config, self._places, config.cells.count),
-            name="engine",
-            model=weights.model,
-            version=weights.version,
-            threads=config.cells.threads or os.cpu_count(),
-        )
-        path = write_plan(self._places.plan("engine"), plan)
-        fork_client = await ForkClient.open("gyre.cell.main", self._places.log("engines"))
-        stack.push_async_callback(fork_client.close)
-        log = self._places.log("engine")
-        process = await fork_client.fork("engine", [str(path)], log=log)
-        stack.push_async_callback(process.stop)
-        client = CellClient(plan.cell, await process.ready(READY_S), self._session)
-        self._watched.append((process, client.answers))
-        return client
-
-    # The executions
-
-    async def _execute(
-        self, proxy: ShardedProxyClient, fork_client: ForkClient, stop_requested: asyncio.Event
+    def __init__(
+        self,
+        plan: EvalSpec,
+        tasks: Sequence[Task],
+        places: RunDir,
+        supervisors: Supervisors,
+        results: EvalResults,
+        progress: EvalListener | None,
     ) -> None:
-        on = listener(HOST, 0)
-        facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
-        self._supervisors = Supervisors(
-            proxy,
-            fork_client,
-            order_of=lambda name, task, url: order_for(
-                self._config, name, task, url=url, facts_url=facts_url
-            ),
-            facts_token=self._facts_token,
-            spawn=self._spawn,
-        )
-        try:
-            async with serving(FactsServer(self._facts_token, self._supervisors.receive), on):
-                try:
-                    await self._until_over(stop_requested)
-                finally:
-                    await self._supervisors.end()
-        finally:
-            on.close()
+        """`results` are those of earlier commands, and then of this one."""
+        self._plan = plan
+        self._tasks = tasks
+        self._places = places
+        self._supervisors = supervisors
+        self._results = results
+        self._progress = progress
+        self._slots = asyncio.Semaphore(plan.concurrency)
+        self._holds_slot = plan.config.schedule.evaluation_holds_slot
+        self.whole = asyncio.Event()
+        """Set once all executions have closed."""
 
-    async def _until_over(self, stop_requested: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as self._group:
-            always = [self._group.create_task(self._watch(*watch)) for watch in self._watched]
-            always.append(self._group.create_task(self._supervisors.look_after()))
-            always.append(self._group.create_task(self._launch_all()))
-            waits = [asyncio.create_task(event.wait()) for event in (stop_requested, self._over)]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (*waits, *always, *self._spawned):
-                    task.cancel()
-
-    async def _launch_all(self) -> None:
+    async def launch_all(self) -> None:
         """Group after group, as fast as slots become free; what was begun before comes first."""
         done = {slot_of(result.execution) for result in self._results.all}
         slots = [
@@ -330,50 +154,175 @@ class EvalRunner:
         self._supervisors.launch(name, execution.task, self._places.attempts / name, self)
 
     async def terminated(self, execution: SupervisedExecution, fact: Terminated) -> None:
-        if not self._config.schedule.evaluation_holds_slot:
+        if not self._holds_slot:
             self._slots.release()
 
     async def closed(self, execution: SupervisedExecution, fact: Closed) -> None:
-        if self._config.schedule.evaluation_holds_slot:
+        if self._holds_slot:
             self._slots.release()
         if fact.outcome is Outcome.SURPLUS:
             return  # It ends with everything else.
         found = await asyncio.to_thread(result_of, self._places.run, execution, fact)
         self._supervisors.forget(execution.name)
         self._results.add(found)
-        self._report(found)
-        if self.is_whole:
-            self._over.set()
+        if self._progress is not None:
+            self._progress.closed(found)
+        if len(self._results.all) == self._plan.members * len(self._tasks):
+            self.whole.set()
 
-    async def _watch(self, process: ProcessHandle, probe: Probe) -> None:
-        """A process that ends by itself ends the rollout."""
-        end = await wait_or_kill_if_silent(process, probe)
-        self._problem = f"the {process.name} {end}: see {self._places.log(process.name)}"
-        self._over.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = self._group.create_task(work)
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
-        return task
+@dataclass(frozen=True, slots=True)
+class EvalServer:
+    """A process that must not end before the rollout does."""
+
+    process: ProcessHandle
+    probe: Probe
+    log: Path
+
+    async def ended(self) -> str:
+        """How, once it has by itself, or was made to because it did not answer."""
+        end = await wait_or_kill_if_silent(self.process, self.probe)
+        return f"the {self.process.name} {end}: see {self.log}"
 
 
 def roll_out(
-    plan: EvalSpec,
-    *,
-    begun: Callable[[int], None],
-    report: Callable[[EvalResult], None],
+    plan: EvalSpec, *, progress: EvalListener | None = None
 ) -> tuple[list[EvalResult], bool]:
     """What became of the executions, and whether that is all of them."""
     check(sandbox_for(plan.config.sandbox))
+    tasks = _checked_tasks(plan)
+    num_executions = len(tasks) * plan.members
+    if progress is not None:
+        progress.begun(num_executions)
+    work = _results(plan, tasks, progress)
+    results = run_loop(work, loop_factory=uvloop.new_event_loop)
+    return results, len(results) == num_executions
 
-    async def work() -> tuple[list[EvalResult], bool]:
-        rollout = EvalRunner(plan, report=report)
-        begun(rollout.num_executions)
-        found = await rollout.work()
-        return found, len(found) == rollout.num_executions
 
-    return run_loop(work(), loop_factory=uvloop.new_event_loop)
+def _checked_tasks(plan: EvalSpec) -> list[Task]:
+    """What cannot be ordered is refused before anything is started."""
+    harness_for(plan.config)
+    source = open_tasks(plan.config.tasks, sandbox=plan.config.sandbox.kind)
+    tasks = [source.get(index) for index in range(len(source))]
+    for task in tasks:
+        order_for(plan.config, ExecutionId(""), task, url="", facts_url="")
+    return tasks
+
+
+async def _results(
+    plan: EvalSpec, tasks: Sequence[Task], progress: EvalListener | None
+) -> list[EvalResult]:
+    """Of all executions, unless it is asked to stop."""
+    stop_requested = told_to_stop()
+    async with AsyncExitStack() as stack:
+        places = await _take_folder(plan, tasks, stack)
+        results = stack.enter_context(EvalResults(places.run))
+        if progress is not None:
+            for result in results.all:
+                progress.closed(result)
+        if len(results.all) == len(tasks) * plan.members:
+            return results.all
+        session = await stack.enter_async_context(open_session(places))
+        fork_client = await ForkClient.open("gyre.rollout.main", places.log("nursery"))
+        stack.push_async_callback(fork_client.close)
+        servers, client, config = await _start_servers(plan, places, session, stack)
+        on = listener(HOST, 0)
+        stack.callback(on.close)
+        facts_url = f"http://{HOST}:{on.getsockname()[1]}{PATH}"
+        facts_token = secrets.token_urlsafe(32)
+        background = BackgroundTasks()
+        supervisors = Supervisors(
+            ShardedProxyClient([client]),
+            fork_client,
+            order_of=lambda name, task, url: order_for(
+                config, name, task, url=url, facts_url=facts_url
+            ),
+            facts_token=facts_token,
+            spawn=background.start,
+        )
+        runner = EvalRunner(plan, tasks, places, supervisors, results, progress)
+        async with serving(FactsServer(facts_token, supervisors.receive), on):
+            try:
+                async with background:
+                    background.start(supervisors.look_after())
+                    background.start(runner.launch_all())
+                    end = await _first_end(servers, stop_requested, runner.whole)
+            finally:
+                await supervisors.end()
+    if end is not None:
+        raise ConfigError(end)
+    return results.all
+
+
+async def _take_folder(plan: EvalSpec, tasks: Sequence[Task], stack: AsyncExitStack) -> RunDir:
+    """The folder is this process's alone, and of an earlier rollout only supervisors are left.
+
+    They will find the next proxy.
+    """
+    plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    stack.callback(os.close, files.take(plan.folder, whose="rollout"))
+    remember(plan, [task.id for task in tasks])
+    places = run_dir.opened(plan.folder, stack)
+    log = places.log("proxy")
+    if (pid := holder_of(log)) is not None:
+        await AdoptedProcess("proxy", pid, log).kill()
+    await asyncio.to_thread(run_dir.remove_earlier, places)
+    return places
+
+
+async def _start_servers(
+    plan: EvalSpec, places: RunDir, session: aiohttp.ClientSession, stack: AsyncExitStack
+) -> tuple[list[EvalServer], ProxyClient, RunConfig]:
+    """A proxy before the engines that are there, or before one that is started.
+
+    The config has the window as the engines report it, which agent programs get.
+    """
+    config, engines, key = plan.config, plan.engines, plan.engine_key
+    servers, window = [], config.proxy.context_tokens
+    if not engines:
+        process, engine = await _start_engine(plan, places, session, stack)
+        servers.append(EvalServer(process, engine.answers, places.log("engine")))
+        window = min(window, await engine.context_tokens())
+        engines, key = (f"gyre={engine.url}",), places.token
+    spec = proxy_plan(config, places, engines=engines, context_tokens=window)
+    spec = replace_fields(spec, routed=False, engine_key=key)
+    process, proxy = await ProxyLauncher(places, session).start(spec)
+    stack.push_async_callback(process.stop)
+    servers.append(EvalServer(process, lambda: proxy.answers(BEAT_S), places.log("proxy")))
+    return servers, proxy, replace_fields(config, proxy=spec.proxy)
+
+
+async def _start_engine(
+    plan: EvalSpec, places: RunDir, session: aiohttp.ClientSession, stack: AsyncExitStack
+) -> tuple[ProcessHandle, CellClient]:
+    """A cell that only serves."""
+    config, weights = plan.config, plan.weights
+    spec = replace_fields(
+        cell_plan(config, places, config.cells.count),
+        name="engine",
+        model=weights.model,
+        version=weights.version,
+        threads=config.cells.threads or os.cpu_count(),
+    )
+    path = write_plan(places.plan("engine"), spec)
+    fork_client = await ForkClient.open("gyre.cell.main", places.log("engines"))
+    stack.push_async_callback(fork_client.close)
+    process = await fork_client.fork("engine", [str(path)], log=places.log("engine"))
+    stack.push_async_callback(process.stop)
+    return process, CellClient(spec.cell, await process.ready(READY_S), session)
+
+
+async def _first_end(servers: Sequence[EvalServer], *events: asyncio.Event) -> str | None:
+    """How a server has ended; None if one of the events came first."""
+    ends = [asyncio.create_task(server.ended()) for server in servers]
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait((*ends, *waits), return_when=asyncio.FIRST_COMPLETED)
+        return next((end.result() for end in ends if end.done()), None)
+    finally:
+        for task in (*ends, *waits):
+            task.cancel()
+        await asyncio.gather(*ends, *waits, return_exceptions=True)
 
 
 def model_at(engines: tuple[str, ...], key_file: Path | None) -> str:
@@ -391,7 +340,10 @@ def model_at(engines: tuple[str, ...], key_file: Path | None) -> str:
 
 
 def due(config: RunConfig, run: Path) -> EvalSpec | None:
-    """What is measured behind the last publication; None where no round is due, or it was made."""
+    """What is measured behind the last publication; None where no round is due, or it was made.
+
+    The scheduler stops at that publication, so nothing can be launched under it (SPEC 6.6).
+    """
     held_out, steps = config.evaluation, config.schedule.steps
     if not held_out.slots or held_out.tasks is None or steps is None:
         return None
@@ -419,7 +371,7 @@ def due(config: RunConfig, run: Path) -> EvalSpec | None:
 
 def measured(plan: EvalSpec) -> EvalSummary:
     """What they come to, also kept in the folder of that evaluation; one begun before goes on."""
-    results, is_whole = roll_out(plan, begun=lambda number: None, report=lambda one: None)
+    results, is_whole = roll_out(plan)
     what = "held-out tasks, behind the last publication"
     return summed_up(plan, results, tasks=what, is_whole=is_whole)
 

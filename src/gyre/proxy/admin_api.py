@@ -1,17 +1,18 @@
 """The proxy's control requests: open and seal executions, routes, engines, status."""
 
 import hmac
-from collections.abc import Awaitable, Callable
 from typing import Any
 
+import aiohttp
 import msgspec
 
+from gyre.inference.clients.registry import connect
 from gyre.net.http_server import Exchange
 from gyre.proxy.executions import ExecutionRegistry
 from gyre.proxy.routing.router import Router
+from gyre.proxy.spec import moved_address
 from gyre.types.errors import ConfigError, NotFound, RequestError, Unauthorized, Unavailable
 from gyre.types.ids import EngineName, ExecutionId
-from gyre.types.protocols import Engine
 from gyre.version import fingerprint
 
 PREFIX = "/gyre/"
@@ -46,6 +47,11 @@ class NewAddress(msgspec.Struct, forbid_unknown_fields=True):
     url: str
 
 
+def show(session: aiohttp.ClientSession, key: str) -> None:
+    """The session shows this key from now on."""
+    session.headers["Authorization"] = f"Bearer {key}"
+
+
 class AdminApi:
     """Answers requests under /gyre/ that carry the run's admin token."""
 
@@ -55,20 +61,16 @@ class AdminApi:
         router: Router,
         token: str,
         *,
-        taken_over: Callable[[str], None] | None = None,
-        connect: Callable[[EngineName, str], Awaitable[Engine]] | None = None,
+        session: aiohttp.ClientSession | None = None,
     ) -> None:
-        """`taken_over` hears the token of each further controller; without it there is none.
-
-        `connect` makes an engine of this name at another address; without it none moves.
-        """
+        """Engines are asked over the session; without it none moves, and no other controller takes
+        over."""
         if not token:
             raise ConfigError("the admin token is empty, and nobody could be told apart")
         self._executions = executions
         self._router = router
         self._token = token
-        self._taken_over = taken_over
-        self._connect = connect
+        self._session = session
         self._version = fingerprint()
         self.num_asked = 0
         """Requests with the right token."""
@@ -96,13 +98,13 @@ class AdminApi:
                 found = self._status()
             case "PUT", ["routes"]:
                 found = await self._assign(exchange)
-            case "POST", ["take-over"] if self._taken_over is not None:
-                found = await self._hand_over(exchange, self._taken_over)
+            case "POST", ["take-over"] if self._session is not None and self._router.takes_routes:
+                found = await self._hand_over(exchange, self._session)
             case "POST", ["engines", name, "vacated"]:
                 await self._router.wait_drained(EngineName(name))
                 found = {"engine": name, "counts": msgspec.to_builtins(self._router.counts)}
-            case "PUT", ["engines", name] if self._connect is not None:
-                found = await self._readdress(exchange, EngineName(name), self._connect)
+            case "PUT", ["engines", name] if self._session is not None:
+                found = await self._readdress(exchange, EngineName(name), self._session)
             case "POST", ["engines", name, "drain"]:
                 await self._router.drain(EngineName(name))
                 found = self._status()
@@ -137,7 +139,7 @@ class AdminApi:
         return {"id": name, "key": key, "path": f"/exec/{name}"}
 
     async def _hand_over(
-        self, exchange: Exchange, taken_over: Callable[[str], None]
+        self, exchange: Exchange, session: aiohttp.ClientSession
     ) -> dict[str, Any]:
         """An earlier controller that wakes up is refused from now on."""
         body = await exchange.body(most_bytes=65536, within_s=10)
@@ -147,15 +149,12 @@ class AdminApi:
             raise RequestError(str(error)) from error
         if not asked.token or not (asked.token.isascii() and asked.token.isprintable()):
             raise RequestError("expected a token of printable ASCII", where="token")
-        taken_over(asked.token)
+        show(session, asked.token)
         self._token = asked.token
         return {"version": self._version}
 
     async def _readdress(
-        self,
-        exchange: Exchange,
-        name: EngineName,
-        connect: Callable[[EngineName, str], Awaitable[Engine]],
+        self, exchange: Exchange, name: EngineName, session: aiohttp.ClientSession
     ) -> dict[str, Any]:
         body = await exchange.body(most_bytes=65536, within_s=10)
         try:
@@ -164,7 +163,7 @@ class AdminApi:
             raise RequestError(str(error)) from error
         if not asked.url.startswith("http://"):
             raise RequestError("expected an address that begins with http://", where="url")
-        self._router.set_address(await connect(name, asked.url))
+        self._router.set_address(await connect(moved_address(name, asked.url), session))
         return {"engine": name, "url": asked.url}
 
     def _close(self, execution: ExecutionId) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from gyre.aio import run_loop
 from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import EngineAddress, connect, read_address
 from gyre.net.http_server import listener, serve_until_told
-from gyre.proxy.admin_api import AdminApi
+from gyre.proxy.admin_api import AdminApi, show
 from gyre.proxy.admin_client import TOKEN_FILE, address_file
 from gyre.proxy.call_handler import CallContext
 from gyre.proxy.executions import ExecutionRegistry
@@ -29,7 +29,7 @@ from gyre.proxy.metrics import ProxyMetrics
 from gyre.proxy.routing.engine_pool import Routes
 from gyre.proxy.routing.router import Router
 from gyre.proxy.server import Proxy
-from gyre.proxy.spec import ProxySpec, _moved, engines_of
+from gyre.proxy.spec import ProxySpec, engines_of
 from gyre.renderers.registry import load_renderer
 from gyre.rollout.spec import read_proxy_totals, write_proxy_totals
 from gyre.storage.files import read_key, read_plan
@@ -153,13 +153,7 @@ async def serve(plan: ProxySpec, on_start: Callable[[RunningProxy], None]) -> No
             context = CallContext(
                 router=router, commit=commit, metrics=ProxyMetrics(), ping_s=plan.proxy.ping_s
             )
-            admin = AdminApi(
-                executions,
-                router,
-                token,
-                taken_over=(lambda now: show(session, now)) if plan.routed else None,
-                connect=lambda name, url: connect(_moved(name, url), session),
-            )
+            admin = AdminApi(executions, router, token, session=session)
             app = Proxy(executions, context, admin, model=plan.model, limits=plan.limits)
             on = listener(plan.proxy.host, plan.proxy.port, send_bytes=SEND_BYTES)
             opened = {
@@ -230,11 +224,6 @@ async def engines_at(
     if key is not None:
         show(session, key)
     return [await connect(address, session) for address in addresses]
-
-
-def show(session: aiohttp.ClientSession, key: str) -> None:
-    """The session shows this key from now on."""
-    session.headers["Authorization"] = f"Bearer {key}"
 
 
 def _many_files() -> None:

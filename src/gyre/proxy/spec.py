@@ -37,7 +37,8 @@ class ProxySpec:
     """Which of `proxy.shards` this one is."""
 
 
-def _moved(name: EngineName, url: str) -> EngineAddress:
+def moved_address(name: EngineName, url: str) -> EngineAddress:
+    """Of an engine of the run, at another address."""
     return EngineAddress(url=url, kind="gyre", known_as=name)
 
 
@@ -46,6 +47,6 @@ def engines_of(plan: ProxySpec) -> list[EngineAddress]:
     found = [read_address(engine) for engine in plan.engines]
     moved = plan.moved
     return [
-        _moved(address.name, moved[address.name]) if address.name in moved else address
+        moved_address(address.name, moved[address.name]) if address.name in moved else address
         for address in found
     ]

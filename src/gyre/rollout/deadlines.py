@@ -5,11 +5,11 @@ Rule 2: time in which no supervisor lived is not charged: a run may be stopped f
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from gyre.rollout.execution import DeadlineTimes, Execution
-from gyre.rollout.spec import ExecutionSpec, ProxyTotals
+from gyre.rollout.spec import ExecutionSpec
 from gyre.types.outcomes import Launched, StepStarted
 from gyre.types.tasks import TaskStep
 
@@ -23,6 +23,13 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
 
+class HeldCalls(Protocol):
+    """Seconds so far that calls of an execution were held (SPEC 6.1)."""
+
+    @property
+    def held_s(self) -> float: ...
+
+
 class Deadlines:
     """The deadlines of one execution, which move on while its calls are held."""
 
@@ -33,7 +40,7 @@ class Deadlines:
         steps: Sequence[TaskStep],
         *,
         clock: Clock,
-        proxy_totals: Callable[[], ProxyTotals],
+        calls: HeldCalls,
         spent_s: float | None,
     ) -> None:
         """`spent_s` is what earlier supervisors have counted; None where none wrote it down."""
@@ -41,7 +48,7 @@ class Deadlines:
         self._execution = execution
         self._steps = steps
         self._clock = clock
-        self._proxy_totals = proxy_totals
+        self._calls = calls
         self._deadlines = DeadlineTimes(agent_s=order.agent_s, overall_s=order.overall_s)
         self._step_at_most_s = math.inf
         self._held_before_s = 0.0
@@ -55,7 +62,7 @@ class Deadlines:
     def begin(self) -> None:
         """A step has started: what it may take at most is known."""
         step = self._steps[self._execution.step]
-        self._held_before_s = self._proxy_totals().held_s
+        self._held_before_s = self._calls.held_s
         self._step_at_most_s = math.inf if step.agent_s is None else step.agent_s
         if len(self._steps) > 1:
             # An attempt at a score has its time behind the agent, or half of what is left.
@@ -65,7 +72,7 @@ class Deadlines:
 
     def overall_left_s(self) -> float:
         """Seconds left of the overall budget; a budget whose use is unknown begins anew."""
-        self._deadlines.hold(self._proxy_totals().held_s)
+        self._deadlines.hold(self._calls.held_s)
         return self._deadlines.overall_at(0.0) - self.spent_s()
 
     def spent_s(self) -> float:
@@ -77,7 +84,7 @@ class Deadlines:
 
     def agent_left_s(self) -> float:
         """Of what all steps may take together."""
-        self._deadlines.hold(self._proxy_totals().held_s)
+        self._deadlines.hold(self._calls.held_s)
         spent_s = sum(ended.elapsed_s or 0.0 for ended in self._execution.steps)
         if self._execution.is_running:
             spent_s += self.step_s() or 0.0
@@ -104,7 +111,7 @@ class Deadlines:
         return None if launched is None else self._clock.now() - launched
 
     def _own_left_s(self) -> float:
-        held_s = max(0.0, self._proxy_totals().held_s - self._held_before_s)
+        held_s = max(0.0, self._calls.held_s - self._held_before_s)
         return self._step_at_most_s + held_s - (self.step_s() or 0.0)
 
     def _at(self, started: Launched | StepStarted | None) -> float | None:

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
+from gyre.rollout.execution import Execution
 from gyre.storage.files import replace, sync
 from gyre.types.errors import LogDamaged
 from gyre.types.ids import ExecutionId
@@ -221,3 +222,23 @@ class FactReporter:
                 return error.code < 500
         except OSError:
             return False
+
+
+class FactRecorder:
+    """Moves an execution by facts: each is durable, and then posted."""
+
+    def __init__(
+        self, folder: Path, file: FactsFile, execution: Execution, reporter: FactReporter
+    ) -> None:
+        self._folder = folder
+        self._file = file
+        self._execution = execution
+        self._reporter = reporter
+
+    def record(self, fact: Fact) -> None:
+        """One that cannot be written ends this process."""
+        self._execution.apply(fact)
+        entry = self._file.append(fact, at=time.time())
+        if isinstance(fact, Terminated | Closed):
+            write(self._folder, self._execution.record)
+        self._reporter.report(entry)

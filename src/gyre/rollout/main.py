@@ -26,18 +26,19 @@ from gyre.harnesses.command import CommandHarness, environment
 from gyre.rewards.assessment import closing
 from gyre.rewards.retry import attempts
 from gyre.rollout import facts
+from gyre.rollout.deadlines import Deadlines
 from gyre.rollout.environment import address_of, agent_sandbox, evaluator_for, judging_sandbox
 from gyre.rollout.execution import Execution, ExecutionStage, steps_of, worth
-from gyre.rollout.facts import FactReporter, FactsFile
+from gyre.rollout.facts import FactRecorder, FactReporter, FactsFile
 from gyre.rollout.heartbeat import Heartbeat, last_spent_s
-from gyre.rollout.spec import ExecutionSpec, ProxyTotals, read_order, read_proxy_totals
+from gyre.rollout.spec import ExecutionSpec, read_order, read_proxy_totals
 from gyre.rollout.supervisor import Supervisor
 from gyre.sandboxes.local.sandbox import warm as warm_sandboxes
 from gyre.sandboxes.process_tree import adopt_orphans
 from gyre.sandboxes.proxy_relay import Upstream
 from gyre.storage import files
 from gyre.types.errors import BoundaryError, ConfigError, LogDamaged
-from gyre.types.outcomes import Assessed, Closed, Fact, Outcome, StepAssessed, Terminated
+from gyre.types.outcomes import Assessed, Outcome, StepAssessed
 from gyre.types.tasks import Command, Endpoint, Keep, TaskStep
 
 LOG_FILE = "supervisor.log"
@@ -65,6 +66,18 @@ class MonotonicClock:
         return time.monotonic()
 
 
+class AllHeldCalls:
+    """Calls that the proxy has held, and those that waited while none ran to count it."""
+
+    def __init__(self, folder: Path, proxy: Upstream) -> None:
+        self._folder = folder
+        self._proxy = proxy
+
+    @property
+    def held_s(self) -> float:
+        return read_proxy_totals(self._folder).held_s + self._proxy.waited_s
+
+
 class SupervisorProcess:
     """Supervises one execution from where its facts end to its closure."""
 
@@ -86,16 +99,24 @@ class SupervisorProcess:
         fills = not self._execution.steps
         self._proxy = Upstream(address_of(order))
         self._sandbox = agent_sandbox(order, self._mark, folder, self._proxy, fills=fills)
+        self._recorder = FactRecorder(folder, self._facts, self._execution, reporter)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        clock = MonotonicClock(boot=boot)
         self._supervisor = Supervisor(
             order,
             folder,
             self._execution,
             sandbox=self._sandbox,
-            clock=MonotonicClock(boot=boot),
-            record=self._record,
-            proxy_totals=lambda: all_proxy_totals(folder, self._proxy),
-            spent_s=last_spent_s(folder),
+            clock=clock,
+            deadlines=Deadlines(
+                order,
+                self._execution,
+                steps_of(order.task),
+                clock=clock,
+                calls=AllHeldCalls(folder, self._proxy),
+                spent_s=last_spent_s(folder),
+            ),
+            recorder=self._recorder,
         )
         self._harness = CommandHarness(
             order.harness, order.variables, home=order.home, layers=order.layers
@@ -130,7 +151,7 @@ class SupervisorProcess:
                 await self._supervisor.advance(self._mark, self._command)
         if not await self._is_assessed():
             return
-        self._record(
+        self._recorder.record(
             closing(
                 self._execution.terminated,
                 self._execution.assessments,
@@ -176,14 +197,6 @@ class SupervisorProcess:
         # A handler, because children inherit it when a signal is ignored.
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERS)
-
-    def _record(self, fact: Fact) -> None:
-        """The fact is durable, and then posted; one that cannot be written ends this process."""
-        self._execution.apply(fact)
-        entry = self._facts.append(fact, at=time.time())
-        if isinstance(fact, Terminated | Closed):
-            facts.write(self._folder, self._execution.record)
-        self._reporter.report(entry)
 
     def _command(self, step: TaskStep) -> Command:
         if not self._secrets.key:
@@ -236,19 +249,13 @@ class SupervisorProcess:
             least=step.least,
         ):
             if self._execution.terminated is None:
-                self._record(
+                self._recorder.record(
                     StepAssessed(
                         step=number, assessment=attempt.assessment, is_enough=attempt.is_enough
                     )
                 )
             else:
-                self._record(Assessed(assessment=attempt.assessment))
-
-
-def all_proxy_totals(folder: Path, proxy: Upstream) -> ProxyTotals:
-    """The proxy's totals, with the time in which no proxy ran to count it (SPEC 6.1)."""
-    totals = read_proxy_totals(folder)
-    return replace(totals, held_s=totals.held_s + proxy.waited_s)
+                self._recorder.record(Assessed(assessment=attempt.assessment))
 
 
 def warm() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from gyre.rollout.deadlines import Clock, Deadlines
 from gyre.rollout.execution import Execution, ExecutionStage, steps_of, why_over
-from gyre.rollout.spec import ExecutionSpec, ProxyTotals
+from gyre.rollout.facts import FactRecorder
+from gyre.rollout.spec import ExecutionSpec
 from gyre.rollout.workspace import Workspace
 from gyre.types.errors import BoundaryError, SandboxError, visible
 from gyre.types.outcomes import (
     Ending,
-    Fact,
     Launched,
     Prepared,
     State,
@@ -38,10 +38,7 @@ RETRY_S = 0.2
 
 
 class Supervisor:
-    """One execution's harness, from before its start until nothing of it runs.
-
-    `say` moves the execution by a fact, and returns when the fact is durable.
-    """
+    """One execution's harness, from before its start until nothing of it runs."""
 
     def __init__(
         self,
@@ -51,21 +48,18 @@ class Supervisor:
         *,
         sandbox: Sandbox,
         clock: Clock,
-        record: Callable[[Fact], None],
-        proxy_totals: Callable[[], ProxyTotals],
-        spent_s: float | None = None,
+        deadlines: Deadlines,
+        recorder: FactRecorder,
     ) -> None:
-        """`spent_s` is what its earlier supervisors wrote down of its overall budget, if any."""
+        """`recorder` moves the execution by facts, and `deadlines` are those of the execution."""
         self._order = order
         self._folder = folder
         self._execution = execution
         self._sandbox = sandbox
         self._clock = clock
-        self._record = record
+        self._recorder = recorder
         self._steps = steps_of(order.task)
-        self._times = Deadlines(
-            order, execution, self._steps, clock=clock, proxy_totals=proxy_totals, spent_s=spent_s
-        )
+        self._times = deadlines
         stacks = order.sandbox.kind == "local"
         self.workspaces = [
             Workspace(folder, stacks=stacks, states=self.folder_of(number))
@@ -114,9 +108,9 @@ class Supervisor:
         # Fact before the start, because nothing must ever be launched twice.
         now_s, boot = self._clock.now(), self._clock.boot
         if number == 0:
-            self._record(Launched(monotonic_s=now_s, boot=boot))
+            self._recorder.record(Launched(monotonic_s=now_s, boot=boot))
         else:
-            self._record(StepStarted(step=number, monotonic_s=now_s, boot=boot))
+            self._recorder.record(StepStarted(step=number, monotonic_s=now_s, boot=boot))
         self._times.begin()
         await self._run(step, wanted)
 
@@ -188,7 +182,7 @@ class Supervisor:
         await self._sandbox.prepare(str(workspace.live))
         levels = self._levels()
         if is_new:
-            self._record(Prepared(mark=mark, levels=levels))
+            self._recorder.record(Prepared(mark=mark, levels=levels))
 
     async def _until_done(self, part: Callable[[], Awaitable[None]]) -> None:
         """A part of the launch, tried again while that may help and it is not cancelled."""
@@ -245,7 +239,7 @@ class Supervisor:
             self._terminated(ending, reason, whole_s, state)
             return
         reason = visible(reason, MOST_REASON)
-        self._record(
+        self._recorder.record(
             StepEnded(step=number, ending=ending, reason=reason, elapsed_s=elapsed_s, state=state)
         )
 
@@ -253,7 +247,9 @@ class Supervisor:
         self, ending: Ending, reason: str, elapsed_s: float | None, state: State | None
     ) -> None:
         said = visible(reason, MOST_REASON)
-        self._record(Terminated(ending=ending, reason=said, elapsed_s=elapsed_s, state=state))
+        self._recorder.record(
+            Terminated(ending=ending, reason=said, elapsed_s=elapsed_s, state=state)
+        )
 
     def _not_started(self, reason: str) -> None:
         """Behind a step, what was done says nothing of the one that could not be."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from gyre.simulator.workload import Decode, SimulatedDeadlines, SimulatedExecution
 from gyre.types.ids import EngineId, GroupId
@@ -98,6 +98,13 @@ class _Engine:
         return None
 
 
+class EngineListener(Protocol):
+    """Hears of executions that engines have run."""
+
+    def ended(self, running: RunningExecution, charged_s: float, ending: Ending) -> None:
+        """A harness, by itself or by its deadline, after so long on engines."""
+
+
 class SimulatedEngines:
     """All simulated engines, and the executions that run on them."""
 
@@ -108,14 +115,12 @@ class SimulatedEngines:
         *,
         decode: Decode,
         deadlines: SimulatedDeadlines,
-        ended: Callable[[RunningExecution, float, Ending], None],
+        listener: EngineListener,
     ) -> None:
-        """`ended` is called when a harness ends by itself or by its deadline, with how long it ran
-        on engines."""
         self._agenda = agenda
         self._decode = decode
         self._deadlines = deadlines
-        self._ended = ended
+        self._listener = listener
         self._engines = [_Engine(capacity, decode.rate(0.0)) for capacity in capacities]
         if self._is_steady:
             for engine in self._engines:
@@ -217,4 +222,4 @@ class SimulatedEngines:
         del self._running[running.key]
         self._rise(running)
         is_late = running.drawn.work_s > self._deadlines.harness_s and self._is_steady
-        self._ended(running, running.charged_s, Ending.TIMED_OUT if is_late else ending)
+        self._listener.ended(running, running.charged_s, Ending.TIMED_OUT if is_late else ending)

@@ -4,7 +4,7 @@ Rule 1: groups and claims go through the very buffers that a live run uses (SPEC
 Rule 2: a satellite claims nothing before it has pulled the core's weights (SPEC 3.1).
 """
 
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -34,13 +34,12 @@ class _Pull:
 class SimulatedTrainer:
     """The training half of a simulated run: batches, the micro-step queue, cells that claim."""
 
-    def __init__(
-        self, agenda: EventQueue, scenario: Scenario, post: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, agenda: EventQueue, scenario: Scenario, inbox: deque[Event]) -> None:
+        """`inbox` is the scheduler's."""
         self._agenda = agenda
         self._scenario = scenario
         self._costs = scenario.costs
-        self._post = post
+        self._inbox = inbox
         self._groups: GroupBuffer[SimulatedExecution] = GroupBuffer()
         self._queue: MicroStepQueue[ClaimSize, None] = MicroStepQueue(lease_s=inf)
         self._packing = BatchAssembler(
@@ -137,7 +136,7 @@ class SimulatedTrainer:
                 break
             step = self._packing.step
             assert step is not None
-            self._post(GroupAssigned(group=GroupId(group.number), step=step))
+            self._inbox.append(GroupAssigned(group=GroupId(group.number), step=step))
             kept = [execution for execution in group.kept if execution is not None]
             works = () if group.is_void else sizes(kept, per_claim=self._per_claim)
             self._packing.pack(group.number, [QueuedClaim(work=work) for work in works])
@@ -204,7 +203,7 @@ class SimulatedTrainer:
         self._update = None
         self.num_cells_of_step = len(self._took_part)
         self._packing.stepped()
-        self._post(StepTaken(step=step))
+        self._inbox.append(StepTaken(step=step))
         late, self._late = self._late, {}
         for cell, then in late.items():
             self._begin_pull(cell, then)

@@ -88,7 +88,7 @@ class World:
         self._inbox: deque[Event] = deque()
         """Events of this moment that the scheduler has not handled yet."""
         self._books = SimulationRecorder(scenario, self._scheduler)
-        self._trainer = SimulatedTrainer(self._agenda, scenario, self._inbox.append)
+        self._trainer = SimulatedTrainer(self._agenda, scenario, self._inbox)
         shape = scenario.shape
         self._num_engines = shape.num_cells + len(shape.standalone_capacities)
         self._serving = SimulatedEngines(
@@ -96,7 +96,7 @@ class World:
             [scenario.capacity(EngineId(engine)) for engine in range(self._num_engines)],
             decode=scenario.workload.decode,
             deadlines=scenario.workload.deadlines,
-            ended=self._ended,
+            listener=self,
         )
         self._draws = WorkloadDraws(
             scenario.workload, seed=scenario.seed, group_size=shape.group_size
@@ -256,7 +256,9 @@ class World:
         error = exp(self._scenario.estimates.sigma * float(normal))
         return median(execution.work_s for execution in drawn) * error
 
-    def _ended(self, running: RunningExecution, charged_s: float, ending: Ending) -> None:
+    # As engines report
+
+    def ended(self, running: RunningExecution, charged_s: float, ending: Ending) -> None:
         group, member = running.key
         closing = running.drawn.closing(charged_s, self._scenario.workload.deadlines)
         self._books.counts["executions_timed_out"] += ending is Ending.TIMED_OUT

@@ -57,11 +57,10 @@ def with_door(work, folder):
     async def live():
         (folder / "key").write_text("the run's token\n")
         (folder / "other").write_text("another\n")
-        door = NodeAgentServer(HOST, folder / "key")
-        port = await door.open()
+        door = await NodeAgentServer.open(HOST, folder / "key")
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await work(Far(folder, port))
+                return await work(Far(folder, door.port))
         finally:
             await door.close()
 
@@ -112,11 +111,10 @@ def test_why_nothing_can_be_started_stands_in_the_log(tmp_path):
 
     async def work():
         (tmp_path / "key").write_text("the run's token")
-        door = NodeAgentServer("0.0.0.0", tmp_path / "key")
-        port = await door.open()
+        door = await NodeAgentServer.open("0.0.0.0", tmp_path / "key")
         async with (
             asyncio.timeout(PATIENCE_S),
-            Far(tmp_path, port).started("print('here')") as process,
+            Far(tmp_path, door.port).started("print('here')") as process,
         ):
             said, _ = await process.communicate(b"")
             await door.close()

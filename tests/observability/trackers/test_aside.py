@@ -1,19 +1,30 @@
 """A run goes on whatever its trackers do."""
 
 import threading
+from types import SimpleNamespace
 
 from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.observability.trackers import registry
-from gyre.observability.trackers.registry import Trackers
+from gyre.observability.trackers.registry import TrackerAdapter, Trackers
 from gyre.testing.trackers import LoggedValue, MemoryTracker
 
 LOST = "tracker bad: logs that were lost: {}"
 LATE = "tracker {}: did not finish in time"
 
 
+def opened_by(**opened):
+    """Trackers of adapters that are opened by these functions."""
+    return Trackers(
+        [
+            TrackerAdapter(name=name, module=SimpleNamespace(opened=one), run=None)
+            for name, one in opened.items()
+        ]
+    )
+
+
 def around(**trackers):
-    return Trackers({name: lambda one=one: one for name, one in trackers.items()})
+    return opened_by(**{name: lambda run, one=one: one for name, one in trackers.items()})
 
 
 def steps(tracker):
@@ -61,6 +72,9 @@ def test_one_that_recovers_gets_what_comes_then():
     tracker = MemoryTracker(failing={"log"})
 
     class Watched:
+        def __init__(self, run):
+            pass
+
         def log(self, values, *, step):
             try:
                 tracker.log(values, step=step)
@@ -69,7 +83,7 @@ def test_one_that_recovers_gets_what_comes_then():
 
         close = tracker.close
 
-    trackers = Trackers({"bad": Watched})
+    trackers = opened_by(bad=Watched)
     trackers.log({"a": 0.0}, step=0)
     assert warned.wait(PATIENCE_S)
     tracker.failing.clear()
@@ -81,10 +95,10 @@ def test_one_that_recovers_gets_what_comes_then():
 
 
 def test_one_that_cannot_be_opened_is_a_warning():
-    def refuse():
+    def refuse(run):
         raise ValueError("no key\nand a page of advice")
 
-    trackers = Trackers({"bad": refuse})
+    trackers = opened_by(bad=refuse)
     trackers.log({"a": 0.0}, step=0)
     trackers.close()
 

@@ -12,9 +12,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
@@ -33,10 +32,10 @@ _log = logging.getLogger(__name__)
 class Trackers:
     """All trackers of a run as one, which cannot fail."""
 
-    def __init__(self, opening: Mapping[str, Callable[[], Tracker]]) -> None:
+    def __init__(self, adapters: "Sequence[TrackerAdapter]") -> None:
         self._warnings: list[str] = []
         self._is_closed = False
-        self._lanes = [_Lane(name, act, self._warn) for name, act in opening.items()]
+        self._lanes = [_Lane(adapter, self._warnings) for adapter in adapters]
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -61,10 +60,6 @@ class Trackers:
         for lane in self._lanes:
             lane.join(until)
 
-    def _warn(self, message: str) -> None:
-        self._warnings.append(message)
-        _log.warning("%s", message)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Logged:
@@ -75,19 +70,19 @@ class _Logged:
 class _Lane:
     """One tracker, and the thread that opens it, logs to it and closes it."""
 
-    def __init__(
-        self, name: str, opening: Callable[[], Tracker], warn: Callable[[str], None]
-    ) -> None:
-        self._name = name
-        self._opening = opening
-        self._warn = warn
+    def __init__(self, adapter: "TrackerAdapter", warnings: list[str]) -> None:
+        """Each kind of trouble is added to the warnings once."""
+        self._adapter = adapter
+        self._warnings = warnings
         self._waiting: SimpleQueue[_Logged | None] = SimpleQueue()
         self._tracker: Tracker | None = None
         self._troubles: set[str] = set()
         self._num_refused = 0
         self._num_failed = 0
         # A daemon, because a library that hangs must not keep the process from ending.
-        self._thread = threading.Thread(target=self._work, name=f"tracker-{name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, name=f"tracker-{adapter.name}", daemon=True
+        )
         self._thread.start()
 
     def put(self, logged: _Logged) -> None:
@@ -119,7 +114,7 @@ class _Lane:
             self._tried("close", self._tracker.close)
 
     def _open(self) -> None:
-        self._tracker = self._opening()
+        self._tracker = self._adapter.open()
 
     def _passed(self, logged: _Logged) -> Callable[[], None]:
         assert self._tracker is not None
@@ -138,7 +133,9 @@ class _Lane:
     def _trouble(self, kind: str, message: str) -> None:
         if kind not in self._troubles:
             self._troubles.add(kind)
-            self._warn(f"tracker {self._name}: {message}")
+            warning = f"tracker {self._adapter.name}: {message}"
+            self._warnings.append(warning)
+            _log.warning("%s", warning)
 
 
 ID_FILE = "tracked-as"
@@ -160,6 +157,19 @@ class TrackedRun:
     """What the run was started with, by path, for those who compare runs."""
     resumed_at: int | None = None
     """Steps from this one on are made again; None for a run that begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackerAdapter:
+    """A tracker that is not open yet, because that may take time or fail."""
+
+    name: str
+    module: ModuleType
+    run: TrackedRun
+
+    def open(self) -> Tracker:
+        opened: Tracker = self.module.opened(self.run)
+        return opened
 
 
 def kept_id(folder: Path) -> str:
@@ -185,7 +195,7 @@ def open_trackers(
     """A library that is not installed is a ConfigError; a later failure is a warning."""
     modules = {kind: _module(kind) for kind in section.kinds}
     if not modules:
-        return Trackers({})
+        return Trackers(())
     run = TrackedRun(
         name=name,
         id=kept_id(folder),
@@ -194,7 +204,9 @@ def open_trackers(
         settings={} if settings is None else settings,
         resumed_at=resumed_at,
     )
-    return Trackers({kind: _opening(module, run) for kind, module in modules.items()})
+    return Trackers(
+        [TrackerAdapter(name=kind, module=module, run=run) for kind, module in modules.items()]
+    )
 
 
 def _module(kind: str) -> ModuleType:
@@ -205,8 +217,3 @@ def _module(kind: str) -> ModuleType:
             raise
         message = f"trackers.{kind} needs {kind}: pip install 'gyre-rl[{kind}]'"
         raise ConfigError(message) from error
-
-
-def _opening(module: ModuleType, run: TrackedRun) -> Callable[[], Tracker]:
-    opened: Callable[[TrackedRun], Tracker] = module.opened
-    return partial(opened, run)

@@ -134,6 +134,11 @@ class Router:
         return len(self._line)
 
     @property
+    def takes_routes(self) -> bool:
+        """Orders say which engine an execution has."""
+        return self._routes is not None
+
+    @property
     def routes_version(self) -> int:
         """The version of the newest route table."""
         return 0 if self._routes is None else self._routes.version
