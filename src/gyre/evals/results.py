@@ -72,8 +72,7 @@ class EvalResults:
         try:
             self.all = [msgspec.json.decode(line, type=EvalResult) for line in sound.splitlines()]
         except msgspec.MsgspecError as error:
-            message = f"{path}: expected results, a line each: {error}"
-            raise LogDamaged(message) from error
+            raise LogDamaged(f"{path}: expected results, a line each: {error}") from error
         self._file = path.open("ab")
         self._file.truncate(len(sound))
 

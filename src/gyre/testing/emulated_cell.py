@@ -116,8 +116,7 @@ class EmulatedTrainer(Trainer):
 
     def _check(self, claim: Claim) -> None:
         if self.is_resting:
-            message = "the trainer rests: restore it first"
-            raise CellError(message)
+            raise CellError("the trainer rests: restore it first")
         check_claim(claim, self.network)
 
 

@@ -171,14 +171,12 @@ class StandaloneProxy:
             command += ["--engine", engine]
         child = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
         if child.stdout is None:
-            message = "the proxy has no standard output"
-            raise RuntimeError(message)
+            raise RuntimeError("the proxy has no standard output")
         for line in child.stdout:
             if line == "ready\n":
                 return child
         child.stdout.close()
-        message = f"the proxy ended with {child.wait()} before it was ready"
-        raise RuntimeError(message)
+        raise RuntimeError(f"the proxy ended with {child.wait()} before it was ready")
 
     def open(self, name: str) -> OpenedExecution:
         found = self.control("POST", "executions", {"id": name})

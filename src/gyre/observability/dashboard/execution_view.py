@@ -342,8 +342,7 @@ class RunTrees:
         try:
             status = path.stat()
         except OSError as error:
-            message = f"{self._folder}: no execution {execution} with calls"
-            raise ConfigError(message) from error
+            raise ConfigError(f"{self._folder}: no execution {execution} with calls") from error
         stamp = (status.st_size, status.st_mtime_ns)
         with self._lock:
             kept = self._kept.pop(execution, None)
@@ -370,8 +369,7 @@ def vocabulary_of(model: str) -> Vocabulary | None:
 def _name(execution: str) -> str:
     """A name that stays within the run's folders."""
     if not execution or execution.startswith(".") or "/" in execution or "\0" in execution:
-        message = f"expected the name of an execution, found {execution!r}"
-        raise ConfigError(message)
+        raise ConfigError(f"expected the name of an execution, found {execution!r}")
     return execution
 
 
