@@ -1,6 +1,4 @@
-"""One execution: tree, calls, workspace diff, outcome.
-
-How two folders differ: files that came, went or changed, in unified lines and within limits.
+"""One execution: tree, calls, outcome, and how its workspace differs from what it began with.
 
 Rule 1: what lies there was written by agent programs and is not trusted: links are not followed,
 nothing but plain files is opened, and no file or listing is read beyond a limit.
