@@ -13,11 +13,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import agent_script
+
 from gyre.harnesses.command import environment
 from gyre.proxy.admin_client import control
-from gyre.testing import example_agent, example_agent_script
 from gyre.testing.tokenizer import write_tokenizer
 
+AGENT = Path(__file__).parents[1] / "agent.py"
 COMPACT_AT = 640
 """Tokens at which the agent summarises its history; it passes them once, in its third turn."""
 MONTHS = "January February March April May June July August September October November December"
@@ -47,7 +49,7 @@ def start(stack: ExitStack, *command: str, **variables: str) -> "subprocess.Pope
 
 def start_engine(stack: ExitStack, model: Path, folder: Path) -> str:
     """The address of an engine that answers by a script."""
-    options = ["--script", "gyre.testing.example_agent_script:script", "--chunk-tokens", "16"]
+    options = ["--script", f"{agent_script.__file__}:script", "--chunk-tokens", "16"]
     options += ["--tokenizer", str(model / "tokenizer.json"), "--log", str(folder / "asks.jsonl")]
     command = ["-m", "gyre.testing.engine_server", "--wire", "sglang", *options]
     engine = start(stack, *command, "--ready-file", "/dev/stdout")
@@ -70,7 +72,7 @@ def start_agent(stack: ExitStack, run: Path, workspace: Path) -> "subprocess.Pop
         (workspace / name).write_text("".join(line.format(month) + "\n" for month in months))
     opened = control(run, "POST", "executions", {"id": workspace.name})
     options = ["--workspace", str(workspace), "--compact-at", str(COMPACT_AT)]
-    command = [example_agent.__file__, example_agent_script.TASK, *options]
+    command = [str(AGENT), agent_script.TASK, *options]
     return start(stack, *command, **environment(opened["url"], opened["key"]), no_proxy="*")
 
 

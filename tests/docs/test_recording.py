@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from examples.recording.agent_script import ANSWER, DONE
 from tests.docs.pages import ROOT
 from tests.waiting import PATIENCE_S
 
-from gyre.testing.example_agent_script import ANSWER, DONE
 from gyre.trajectory.loading import find, load
 from gyre.trajectory.selection import generator, row, select_trajectories
 

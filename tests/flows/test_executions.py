@@ -1,7 +1,9 @@
 """A task from a folder to its outcome: a supervised agent program behind a real proxy."""
 
 import sys
+from pathlib import Path
 
+from examples.recording import agent_script
 from tests.controller.executions.supervised import Supervised, start
 from tests.waiting import PATIENCE_S
 
@@ -9,13 +11,13 @@ from gyre.rollout.main import Secrets
 from gyre.rollout.spec import ExecutionSpec
 from gyre.storage.call_log import logs, read
 from gyre.tasks.folder import FolderTasks
-from gyre.testing import example_agent, example_agent_script
 from gyre.testing.processes import EngineProcess
 from gyre.trajectory.tree import grow
 from gyre.types.outcomes import Ending, Outcome, Terminated
 
+AGENT = Path(agent_script.__file__).parents[1] / "agent.py"
 TOML = f"""
-instruction = {example_agent_script.TASK!r}
+instruction = {agent_script.TASK!r}
 
 [evaluation]
 argv = ["sh", "-c", 'grep -qxf "$GYRE_EVALUATION/answer" report.txt || exit 1']
@@ -29,7 +31,7 @@ def write_task(folder):
     (folder / "report" / "task.toml").write_text(TOML)
     (folder / "report" / "files" / "note-year.txt").write_text("In May it rained.\n" * 12)
     (folder / "report" / "files" / "note-list.txt").write_text("Buy bread.\n")
-    (folder / "report" / "evaluation" / "answer").write_text(example_agent_script.ANSWER + "\n")
+    (folder / "report" / "evaluation" / "answer").write_text(agent_script.ANSWER + "\n")
     return FolderTasks(folder).get(0)
 
 
@@ -39,7 +41,7 @@ def supervise(stage, proxy, name):
         execution=opened.id,
         task=write_task(stage.folder / "tasks"),
         url=opened.url,
-        harness=(sys.executable, example_agent.__file__, "{instruction}", "--compact-at", "640"),
+        harness=(sys.executable, str(AGENT), "{instruction}", "--compact-at", "640"),
         variables={},
         agent_s=PATIENCE_S,
         overall_s=2 * PATIENCE_S,
@@ -50,7 +52,7 @@ def supervise(stage, proxy, name):
 
 def test_an_agent_does_its_task_and_is_judged_by_what_it_left(stage):
     """SPEC 6.1, 6.2: its calls are recorded under the same execution."""
-    script = f"{example_agent_script.__name__}:script"
+    script = f"{agent_script.__file__}:script"
     log = stage.folder / "asks.jsonl"
     with EngineProcess("sglang", script=script, tokenizer=stage.tokenizer, log=log) as engine:
         proxy = stage.proxy(engine)
@@ -67,7 +69,7 @@ def test_an_agent_does_its_task_and_is_judged_by_what_it_left(stage):
     )
     assert (Outcome.VALID, 1.0) == (record.closed.outcome, record.closed.score)
     assert 8 == len(tree.calls)
-    assert example_agent_script.DONE in (one.folder / "output.txt").read_text()
+    assert agent_script.DONE in (one.folder / "output.txt").read_text()
     assert (one.folder / "frozen" / "report.txt").exists()
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from examples.recording import agent_script
 from tests.controller.executions.supervised import is_alive
 from tests.observability.terminal.journals import SMALL, journal
 from tests.rewards.judged import endpoint
@@ -28,7 +29,7 @@ from gyre.rollout import facts
 from gyre.rollout import facts as outcome
 from gyre.storage import call_log
 from gyre.storage.files import is_taken
-from gyre.testing import example_agent_script, light_agent
+from gyre.testing import light_agent
 from gyre.testing.emulated_cell import workload, write_tasks
 from gyre.testing.processes import EngineProcess
 from gyre.testing.tokenizer import write_tokenizer
@@ -156,7 +157,7 @@ def engine(tmp_path_factory):
     """One that nobody calls, so that rollouts need not start their own."""
     folder = tmp_path_factory.mktemp("engine")
     tokenizer = write_tokenizer(folder) / "tokenizer.json"
-    script = f"{example_agent_script.__name__}:script"
+    script = f"{agent_script.__file__}:script"
     with EngineProcess(
         "sglang", script=script, tokenizer=tokenizer, log=folder / "asks.jsonl"
     ) as process:

@@ -19,8 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if args.origin and args.action != "show":
-        message = f"--origin: only `show` has it, not `{args.action}`"
-        raise ConfigError(message)
+        raise ConfigError(f"--origin: only `show` has it, not `{args.action}`")
     match args.action:
         case "check":
             _check(args)
@@ -58,8 +57,7 @@ def _schema(args: argparse.Namespace) -> None:
     from gyre.config.schema import json_schema
 
     if args.config is not None:
-        message = f"{args.config}: `schema` is of every run file, and takes none"
-        raise ConfigError(message)
+        raise ConfigError(f"{args.config}: `schema` is of every run file, and takes none")
     print(json.dumps(json_schema(), indent=2, allow_nan=False))
 
 
@@ -67,8 +65,7 @@ def _explain(args: argparse.Namespace) -> None:
     from gyre.config.explain import explained
 
     if args.overrides:
-        message = f"{args.overrides[0]}: `explain` takes one table or key"
-        raise ConfigError(message)
+        raise ConfigError(f"{args.overrides[0]}: `explain` takes one table or key")
     print(*explained(args.config), sep="\n")
 
 
@@ -76,13 +73,13 @@ def _presets(args: argparse.Namespace) -> None:
     from gyre.config.presets import listed, written_out
 
     if args.overrides:
-        message = f"{args.overrides[0]}: `presets` takes one preset, or none"
-        raise ConfigError(message)
+        raise ConfigError(f"{args.overrides[0]}: `presets` takes one preset, or none")
     print(*(listed() if args.config is None else written_out(args.config)), sep="\n")
 
 
 def _file(args: argparse.Namespace) -> Path:
     if args.config is None:
-        message = f"expected a run file, as in `gyre config {args.action} examples/run.toml`"
-        raise ConfigError(message)
+        raise ConfigError(
+            f"expected a run file, as in `gyre config {args.action} examples/run.toml`"
+        )
     return Path(args.config)

@@ -67,8 +67,7 @@ def run(args: argparse.Namespace) -> None:
     beside = args.run / name if args.run.is_dir() else args.run.with_suffix(f".{name}")
     out = args.out or beside
     if out.is_dir():
-        message = f"{out}: expected a file, found a folder"
-        raise ConfigError(message)
+        raise ConfigError(f"{out}: expected a file, found a folder")
     with replacing(out) as part:
         said = write(part)
     print(f"{out}: {said}")
@@ -82,8 +81,7 @@ def _trials(args: argparse.Namespace) -> None:
     from gyre.export.harbor import write_job
 
     if args.execution is not None or str(args.out) == "-":
-        message = "expected a folder for all executions of a run with --format harbor"
-        raise ConfigError(message)
+        raise ConfigError("expected a folder for all executions of a run with --format harbor")
     out = args.out or args.run / ENDINGS["harbor"]
     print(f"{out}: {write_job(args.run, out)} trials")
 
@@ -104,8 +102,9 @@ def _rows(args: argparse.Namespace, paths: list[Path]) -> Write:
             except ModuleNotFoundError as error:
                 if error.name != "pyarrow":
                     raise
-                message = "parquet needs pyarrow: pip install 'gyre-rl[parquet]'"
-                raise ConfigError(message) from error
+                raise ConfigError(
+                    "parquet needs pyarrow: pip install 'gyre-rl[parquet]'"
+                ) from error
         case _:
             from gyre.export.jsonl import write_rows
     how = {"seed": args.seed, "max_trajectories": args.max_trajectories}
@@ -138,8 +137,7 @@ def _print(name: str, write: Write) -> None:
     import tempfile
 
     if name not in ("jsonl", "calls"):
-        message = f"--out -: {name} needs a file; jsonl and calls can be printed"
-        raise ConfigError(message)
+        raise ConfigError(f"--out -: {name} needs a file; jsonl and calls can be printed")
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "part"
         said = write(part)
@@ -160,6 +158,5 @@ def _count_or_all(text: str) -> int | None:
     except ValueError:
         count = 0
     if count < 1:
-        message = f"expected a number of 1 or more, or all; found {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"expected a number of 1 or more, or all; found {text!r}")
     return count

@@ -14,13 +14,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.action == "list":
         if args.names:
-            message = f"{args.names[0]}: `list` takes no name, and shows all"
-            raise ConfigError(message)
+            raise ConfigError(f"{args.names[0]}: `list` takes no name, and shows all")
         _list()
         return
     if not args.names:
-        message = "expected a name, as in `gyre harness prepare claude_code`"
-        raise ConfigError(message)
+        raise ConfigError("expected a name, as in `gyre harness prepare claude_code`")
     _prepare(args.names)
 
 

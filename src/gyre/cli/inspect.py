@@ -33,8 +33,7 @@ def run(args: argparse.Namespace) -> None:
         print(*lines, sep="\n")
     if damaged:
         many = f"{len(damaged)} of {len(paths)} logs are damaged, the first: " if paths[1:] else ""
-        message = f"{many}{damaged[0]}"
-        raise LogDamaged(message)
+        raise LogDamaged(f"{many}{damaged[0]}")
 
 
 def _facts(path: Path) -> list[str]:

@@ -17,17 +17,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if args.to is not None and args.action != "fetch":
-        message = f"--to {args.to}: only `fetch` writes a folder"
-        raise ConfigError(message)
+        raise ConfigError(f"--to {args.to}: only `fetch` writes a folder")
     if args.action == "list":
         if args.name is not None:
-            message = f"{args.name}: `list` takes no name; `gyre model show {args.name}` shows one"
-            raise ConfigError(message)
+            raise ConfigError(
+                f"{args.name}: `list` takes no name; `gyre model show {args.name}` shows one"
+            )
         _list()
         return
     if args.name is None:
-        message = f"expected a name, as in `gyre model {args.action} {FETCHED}`"
-        raise ConfigError(message)
+        raise ConfigError(f"expected a name, as in `gyre model {args.action} {FETCHED}`")
     if args.action == "show":
         _show(args.name)
     else:
@@ -66,8 +65,7 @@ def _fetch(name: str, to: Path | None) -> None:
     from gyre.model.registry import known_models
 
     if name != FETCHED:
-        message = f"{name}: cannot be fetched; {FETCHED} can"
-        raise ConfigError(message)
+        raise ConfigError(f"{name}: cannot be fetched; {FETCHED} can")
     folder = to or known_models()[name].folder
 
     from gyre.model.smollm2 import fetch_smollm2

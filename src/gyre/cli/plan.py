@@ -133,18 +133,15 @@ def _source(args: argparse.Namespace) -> _Source | None:
     """None where options take the place of tables, and are all there."""
     is_file = args.config is not None and "=" not in args.config
     if is_file and args.from_journal is not None:
-        message = f"{args.config}: --from-journal takes the place of a file; leave one out"
-        raise ConfigError(message)
+        raise ConfigError(f"{args.config}: --from-journal takes the place of a file; leave one out")
     if not is_file and args.from_journal is None:
         _check_options(args)
         return None
     given = [f"--{name.replace('_', '-')}" for name in PLAIN if getattr(args, name) is not None]
     if given:
-        message = f"{', '.join(given)}: the file or journal says it; use section.key=value"
-        raise ConfigError(message)
+        raise ConfigError(f"{', '.join(given)}: the file or journal says it; use section.key=value")
     if args.nodes is not None and args.nodes_per_cell is None:
-        message = f"--nodes {args.nodes}: in cells of which size? --nodes-per-cell says"
-        raise ConfigError(message)
+        raise ConfigError(f"--nodes {args.nodes}: in cells of which size? --nodes-per-cell says")
     if args.from_journal is None:
         from gyre.config.toml import read
 
@@ -155,18 +152,15 @@ def _source(args: argparse.Namespace) -> _Source | None:
 
 def _check_options(args: argparse.Namespace) -> None:
     if args.config is not None:
-        message = f"{args.config}: there is no file whose value it could replace"
-        raise ConfigError(message)
+        raise ConfigError(f"{args.config}: there is no file whose value it could replace")
     if args.hours is None:
-        message = "expected CONFIG, --from-journal, or --cells, --capacity and --hours"
-        raise ConfigError(message)
+        raise ConfigError("expected CONFIG, --from-journal, or --cells, --capacity and --hours")
     is_divided = args.nodes is not None and ":" in (args.nodes_per_cell or "").split(",")[0]
     if (args.cells is None) != (args.capacity is None) or (args.cells is None and not is_divided):
-        message = (
+        raise ConfigError(
             "expected --cells and --capacity, or --nodes and --nodes-per-cell SIZE:CAPACITY, "
             "beside --hours"
         )
-        raise ConfigError(message)
 
 
 def _recorded(args: argparse.Namespace) -> _Source:
@@ -191,8 +185,7 @@ def _staleness(text: str) -> str:
     # Digits and a point, because an exponent could ask for a number that fills the memory.
     if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text):
         return text
-    message = f"--staleness {text}: expected a number of versions, such as 1 or 1.5"
-    raise ConfigError(message)
+    raise ConfigError(f"--staleness {text}: expected a number of versions, such as 1 or 1.5")
 
 
 def _sizes(text: str | None) -> list[tuple[int, int | None]]:
@@ -202,8 +195,9 @@ def _sizes(text: str | None) -> list[tuple[int, int | None]]:
         try:
             found.append((int(size), int(capacity) if is_given else None))
         except ValueError as error:
-            message = f"--nodes-per-cell {part}: expected SIZE or SIZE:CAPACITY, such as 4:144"
-            raise ConfigError(message) from error
+            raise ConfigError(
+                f"--nodes-per-cell {part}: expected SIZE or SIZE:CAPACITY, such as 4:144"
+            ) from error
     return found
 
 
@@ -214,8 +208,9 @@ def _count(text: str) -> int:
     except ValueError:
         count = MOST_COUNT + 1
     if count > MOST_COUNT:
-        message = f"expected a whole number of at most {MOST_COUNT:,}; found {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number of at most {MOST_COUNT:,}; found {text!r}"
+        )
     return count
 
 

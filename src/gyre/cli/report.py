@@ -48,8 +48,7 @@ def _check_drawing() -> None:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        message = "pictures need matplotlib: pip install 'gyre-rl[plot]'"
-        raise ConfigError(message) from error
+        raise ConfigError("pictures need matplotlib: pip install 'gyre-rl[plot]'") from error
 
 
 def _own_folder(runs: list[Path]) -> Path:

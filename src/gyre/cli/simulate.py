@@ -112,8 +112,7 @@ def _paper(args: argparse.Namespace) -> None:
         "--journal": args.journal,
     }
     if refused := [name for name, value in unfit.items() if value]:
-        message = f"paper: is what it is; leave {', '.join(refused)} out"
-        raise ConfigError(message)
+        raise ConfigError(f"paper: is what it is; leave {', '.join(refused)} out")
     _check_files(args)
 
     from gyre.simulator.report_paper import PaperScenarios, scenarios
@@ -149,8 +148,7 @@ def _source(args: argparse.Namespace) -> _Source:
     if args.from_journal is not None:
         return _recorded(args)
     if args.config is None:
-        message = "expected a TOML file, a preset, `paper`, or --from-journal RUN"
-        raise ConfigError(message)
+        raise ConfigError("expected a TOML file, a preset, `paper`, or --from-journal RUN")
     is_preset = args.config in PRESETS and not Path(args.config).exists()
     expected = "a TOML file, a preset or `paper`"
     tables = None if is_preset else read(Path(args.config), expected=expected)
@@ -180,32 +178,27 @@ def _check_files(args: argparse.Namespace) -> None:
         path = Path(place)
         if path.is_dir() or not path.parent.is_dir():
             found = "a folder" if path.is_dir() else f"no folder {path.parent}"
-            message = f"{option} {place}: expected a file that can be made, found {found}"
-            raise ConfigError(message)
+            raise ConfigError(f"{option} {place}: expected a file that can be made, found {found}")
     if args.journal is not None and args.journal.exists():
-        message = f"--journal {args.journal}: is there already"
-        raise ConfigError(message)
+        raise ConfigError(f"--journal {args.journal}: is there already")
     if args.plot is not None:
         _check_plot(args.plot)
 
 
 def _check_plot(path: Path) -> None:
     if path.suffix not in PICTURES:
-        message = f"--plot {path}: expected a name that ends in {' or '.join(PICTURES)}"
-        raise ConfigError(message)
+        raise ConfigError(f"--plot {path}: expected a name that ends in {' or '.join(PICTURES)}")
     try:
         import gyre.simulator.plots  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        message = "--plot needs matplotlib: pip install 'gyre-rl[plot]'"
-        raise ConfigError(message) from error
+        raise ConfigError("--plot needs matplotlib: pip install 'gyre-rl[plot]'") from error
 
 
 def _only(runs: Sequence[Work]) -> Sequence[Work]:
     if len(runs) > 1:
-        message = "--journal: holds one run; leave --seeds, --compare and --policy out"
-        raise ConfigError(message)
+        raise ConfigError("--journal: holds one run; leave --seeds, --compare and --policy out")
     return runs
 
 
@@ -305,6 +298,5 @@ def _count(text: str) -> int:
     except ValueError:
         count = 0
     if count < 1:
-        message = f"expected a number of 1 or more; found {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"expected a number of 1 or more; found {text!r}")
     return count

@@ -1,7 +1,5 @@
 """The paper's settings as named presets, and how a run file uses one.
 
-What a run file leaves out, taken from a row of the paper that it names.
-
 Rule 1: what the file says stays, but for a number of cells that the row splits.
 """
 

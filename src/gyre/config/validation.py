@@ -1,7 +1,5 @@
 """Cross-field checks; cell layout against model and machines.
 
-How cells are laid out over ranks and nodes, held against the model and the machines.
-
 A cell has stages * contexts * shards ranks. Experts have none of their own: those of a layer are
 dealt out to the ranks of its stage. Whether a layout fits, and whether the trainer computes it, are
 two questions.

@@ -112,8 +112,7 @@ def rollout_config(asked: EvalArguments, *, where: str, model: str) -> RunConfig
         message = f"expected --n and --concurrency of 1 or more, found {asked.members} and "
         raise ConfigError(f"{message}{asked.concurrency}")
     if asked.harness is not None and asked.argv:
-        message = f"expected --harness {asked.harness} or a command after --, found both"
-        raise ConfigError(message)
+        raise ConfigError(f"expected --harness {asked.harness} or a command after --, found both")
     given = {} if asked.config is None else _read(asked.config)
     tables: dict[str, Any] = {
         name: dict(table) if isinstance(table, Mapping) else table
@@ -135,8 +134,9 @@ def rollout_config(asked: EvalArguments, *, where: str, model: str) -> RunConfig
     elif asked.harness is not None:
         tables["harness"] = {"kind": asked.harness}
     elif "harness" not in tables:
-        message = "expected --harness NAME, a command after --, or --config with a [harness]"
-        raise ConfigError(message)
+        raise ConfigError(
+            "expected --harness NAME, a command after --, or --config with a [harness]"
+        )
     return loaded(where, tables, asked.overrides).config
 
 
@@ -145,18 +145,16 @@ def folder_for(wanted: Path | None, *, beside: Path) -> Path:
     if wanted is not None:
         is_new = not wanted.exists() or (wanted.is_dir() and not any(wanted.iterdir()))
         if not is_new and not (wanted / ASKED_FILE).is_file():
-            message = (
+            raise ConfigError(
                 f"--run {wanted}: expected a new folder, or one with a rollout that may go on, "
                 "found one with something else in it"
             )
-            raise ConfigError(message)
         return wanted
     for number in range(1, MOST_FOLDERS):
         folder = beside.parent / f"{beside.name}-{number:03d}"
         if not folder.exists():
             return folder
-    message = f"{beside}: expected fewer than {MOST_FOLDERS} folders"
-    raise ConfigError(message)
+    raise ConfigError(f"{beside}: expected fewer than {MOST_FOLDERS} folders")
 
 
 def remember(plan: EvalSpec, tasks: list[str]) -> None:
@@ -203,16 +201,14 @@ def weights_of(subject: str, version: int | None) -> tuple[ServedWeights, Path |
     versions = folder / CHECKPOINTS
     if not versions.is_dir():
         if version is not None:
-            message = f"--version {version}: expected a run with weights, found {subject}"
-            raise ConfigError(message)
+            raise ConfigError(f"--version {version}: expected a run with weights, found {subject}")
         return ServedWeights(model=subject), None
     found = _kept(versions)
     wanted = max(found, default=None) if version is None else version
     if wanted is None or wanted not in found:
         known = ", ".join(map(str, sorted(found))) or "none"
         asked = "a checkpoint" if version is None else f"version {version}"
-        message = f"{versions}: expected {asked}; found versions: {known}"
-        raise ConfigError(message)
+        raise ConfigError(f"{versions}: expected {asked}; found versions: {known}")
     return ServedWeights(model=str(found[wanted].resolve()), version=wanted), folder
 
 
@@ -225,8 +221,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        message = f"--config {path}: expected a run file: {error}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"--config {path}: expected a run file: {error}") from error
 
 
 def model_in(config: Path | None) -> str | None:

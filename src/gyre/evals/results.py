@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -72,8 +71,7 @@ class EvalResults:
         try:
             self.all = [msgspec.json.decode(line, type=EvalResult) for line in sound.splitlines()]
         except msgspec.MsgspecError as error:
-            message = f"{path}: expected results, a line each: {error}"
-            raise LogDamaged(message) from error
+            raise LogDamaged(f"{path}: expected results, a line each: {error}") from error
         self._file = path.open("ab")
         self._file.truncate(len(sound))
 
@@ -85,12 +83,7 @@ class EvalResults:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 

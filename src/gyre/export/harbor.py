@@ -134,11 +134,9 @@ def write_job(run: Path, out: Path) -> int:
     attempts = [path.parent for path in sorted((run / "attempts").glob(f"*/{ORDER_FILE}"))]
     ended = [path for path in attempts if outcome.read_outcome(path) is not None]
     if not ended:
-        message = f"{run}: expected executions that have ended in attempts, found none"
-        raise ConfigError(message)
+        raise ConfigError(f"{run}: expected executions that have ended in attempts, found none")
     if out.exists():
-        message = f"{out}: exists already"
-        raise ConfigError(message)
+        raise ConfigError(f"{out}: exists already")
     logs = {path.name.removesuffix(call_log.SUFFIX): path for path in call_log.logs(run)}
     results = [write_trial(path, out / path.name, log=logs.get(path.name)) for path in ended]
     agents = {result["agent_info"]["name"] for result in results}
@@ -159,8 +157,7 @@ def write_trial(attempt: Path, trial: Path, *, log: Path | None) -> Json:
     order = read_order(attempt / ORDER_FILE)
     record = outcome.read_outcome(attempt)
     if record is None:
-        message = f"{attempt}: expected an execution that has ended"
-        raise ConfigError(message)
+        raise ConfigError(f"{attempt}: expected an execution that has ended")
     records: Sequence[CallRecord] = () if log is None else call_log.read(log).records
     for name in ("agent", "verifier", "artifacts"):
         (trial / name).mkdir(parents=True, exist_ok=True)

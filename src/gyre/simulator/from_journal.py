@@ -1,11 +1,7 @@
-"""A recorded run as a scenario.
-
-How long things took in a recorded run, from its events and the orders they answer.
+"""A recorded run as a scenario: the same work and costs, to be met by another schedule.
 
 Rule 1: training is timed where a ready group waited to be pulled, because then no cell was idle:
 cells together take one group's claims from the queue between two pulls.
-
-A recorded run as a scenario: the same work and costs, to be met by another schedule.
 
 What is taken over: how long each execution ran, by group and member; the mean and the spread of
 evaluations, and how many did not end; what training a group, switches, pulls and publications

@@ -1,6 +1,4 @@
-"""The paper's settings and published results.
-
-The paper's runs as named scenarios: the presets, and the work that their settings met.
+"""The paper's runs as named scenarios, and their published results.
 
 Rule 1: results as published stand here and nowhere else.
 """

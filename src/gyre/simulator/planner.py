@@ -1,6 +1,4 @@
-"""`gyre plan`: phi, mu and cell size for a staleness.
-
-Which phi and mu to use for a target staleness, and on cells of which size (SPEC 1.4).
+"""`gyre plan`: which phi and mu to use for a target staleness, on cells of which size (SPEC 1.4).
 
 Rule 1: every pair meets the same executions, so pairs differ by their schedule alone.
 """

@@ -1,6 +1,4 @@
-"""Closed forms that the package uses.
-
-Staleness in closed form: what dispatch alone decides, with fractions where counts are whole.
+"""Staleness in closed form: what dispatch alone decides, with fractions where counts are whole.
 
 Functions cite the labels of the paper's appendix on dispatch. Its symbols are spelled out: batch is
 B, steps mu, extra phi, depth Q, ready R. Counts are of groups, and `depth` is Q_b (all unconsumed

@@ -1,8 +1,6 @@
-"""The same work under other placements and policies.
+"""The same work under other placements, and under policies beyond the paper.
 
-Ways beyond the paper to get the same work done sooner, as changes to a scenario.
-
-Rule 1: none changes the dispatch, so mean staleness stays what it was.
+Rule 1: none of these policies changes the dispatch, so mean staleness stays what it was.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,4 @@
-"""Durations, failures, costs.
-
-Made-up or recorded work: what executions take, how they end, and when a reward is there.
+"""Made-up or recorded work: what executions take and cost, how they end, when a reward is there.
 
 Rule 1: an execution's work depends on seed, group and member alone, so that two policies meet
 the same work in any order in which they ask; drift then scales it by the step of admission.

@@ -1,7 +1,5 @@
 """A cell, and a whole run, that take time instead of computing.
 
-A cell that takes time instead of computing: replies as long as agents say, and claims by size.
-
 An agent says in its last user message how long the reply takes: `{"reply_s": 0.35}`, and if the
 reply should be longer than a few words also how many it has: `{"reply_s": 0.35, "words": 200}`.
 """
@@ -116,8 +114,7 @@ class EmulatedTrainer(Trainer):
 
     def _check(self, claim: Claim) -> None:
         if self.is_resting:
-            message = "the trainer rests: restore it first"
-            raise CellError(message)
+            raise CellError("the trainer rests: restore it first")
         check_claim(claim, self.network)
 
 

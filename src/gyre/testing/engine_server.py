@@ -1,6 +1,4 @@
-"""Scripted engine over HTTP.
-
-A scripted engine over real HTTP, as a program of its own that can be killed or frozen.
+"""A scripted engine over real HTTP, as a program of its own that can be killed or frozen.
 
 python -m gyre.testing.engine_server --wire sglang --script module:function --tokenizer FILE
     --port 0 --ready-file FILE --log FILE

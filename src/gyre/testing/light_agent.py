@@ -42,8 +42,7 @@ class Address:
     def __init__(self, url: str) -> None:
         found = re.fullmatch(r"http://([^/:\[\]]+|\[[^\]]+\])(?::([0-9]+))?(/.*)?", url)
         if found is None:
-            message = f"OPENAI_BASE_URL: expected http://HOST:PORT/PATH, found {url!r}"
-            raise UnusableTask(message)
+            raise UnusableTask(f"OPENAI_BASE_URL: expected http://HOST:PORT/PATH, found {url!r}")
         self.host = found[1].strip("[]")
         self.port = int(found[2] or 80)
         self.path = (found[3] or "").rstrip("/")
@@ -66,22 +65,22 @@ def turns_of(instruction: str, execution: str) -> "list[dict[str, float]]":
     try:
         said = json.loads(instruction)
     except ValueError as error:
-        message = f"instruction: expected JSON: {error}"
-        raise UnusableTask(message) from error
+        raise UnusableTask(f"instruction: expected JSON: {error}") from error
     if isinstance(said, dict) and isinstance(said.get("members"), list) and said["members"]:
         said = said["members"][member_of(execution, len(said["members"]))]
     if not isinstance(said, list):
-        message = 'instruction: expected a list of turns, or {"members": [turns, ...]}'
-        raise UnusableTask(message)
+        raise UnusableTask('instruction: expected a list of turns, or {"members": [turns, ...]}')
     for index, turn in enumerate(said):
         if not isinstance(turn, dict) or not set(turn) <= TURN_KEYS:
-            message = f"turn {index}: expected an object of {', '.join(sorted(TURN_KEYS))}"
-            raise UnusableTask(message)
+            raise UnusableTask(
+                f"turn {index}: expected an object of {', '.join(sorted(TURN_KEYS))}"
+            )
         for key, value in turn.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not is_number or not 0 <= value < float("inf"):
-                message = f"turn {index}: {key}: expected a number of 0 or more, found {value!r}"
-                raise UnusableTask(message)
+                raise UnusableTask(
+                    f"turn {index}: {key}: expected a number of 0 or more, found {value!r}"
+                )
     return said
 
 
@@ -134,13 +133,11 @@ def post(address: Address, key: str, body: bytes) -> "tuple[int, bytes]":
     header, found, answer = b"".join(pieces).partition(b"\r\n\r\n")
     lines = header.decode("latin-1").split("\r\n")
     if not found or len(lines[0].split()) < 2:
-        message = "the connection ended before the answer"
-        raise ValueError(message)
+        raise ValueError("the connection ended before the answer")
     for line in lines[1:]:
         name, _, value = line.partition(":")
         if name.lower() == "content-length" and int(value) != len(answer):
-            message = f"{len(answer)} of {int(value)} bytes came"
-            raise ValueError(message)
+            raise ValueError(f"{len(answer)} of {int(value)} bytes came")
     return int(lines[0].split()[1]), answer
 
 
@@ -148,8 +145,7 @@ def reply_in(answer: bytes) -> str:
     try:
         return json.loads(answer)["choices"][0]["message"]["content"] or ""
     except (ValueError, LookupError, TypeError) as error:
-        message = f"expected a completion, found {answer[:500]!r}"
-        raise CallRefused(message) from error
+        raise CallRefused(f"expected a completion, found {answer[:500]!r}") from error
 
 
 def work(turns: "list[dict[str, float]]", address: Address, key: str) -> None:
@@ -171,11 +167,9 @@ def work(turns: "list[dict[str, float]]", address: Address, key: str) -> None:
 def main() -> int:
     try:
         if len(sys.argv) != 2:
-            message = "expected one argument, the instruction"
-            raise UnusableTask(message)
+            raise UnusableTask("expected one argument, the instruction")
         if "OPENAI_BASE_URL" not in os.environ or "OPENAI_API_KEY" not in os.environ:
-            message = "expected OPENAI_BASE_URL and OPENAI_API_KEY in the environment"
-            raise UnusableTask(message)
+            raise UnusableTask("expected OPENAI_BASE_URL and OPENAI_API_KEY in the environment")
         address = Address(os.environ["OPENAI_BASE_URL"])
         work(turns_of(sys.argv[1], address.execution), address, os.environ["OPENAI_API_KEY"])
     except (UnusableTask, CallRefused) as error:

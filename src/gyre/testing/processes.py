@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from gyre.types.errors import ConfigError
@@ -107,12 +106,7 @@ class EngineProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._child.poll() is None:
             self.kill()
         self._let_go()
@@ -171,14 +165,12 @@ class StandaloneProxy:
             command += ["--engine", engine]
         child = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, text=True)
         if child.stdout is None:
-            message = "the proxy has no standard output"
-            raise RuntimeError(message)
+            raise RuntimeError("the proxy has no standard output")
         for line in child.stdout:
             if line == "ready\n":
                 return child
         child.stdout.close()
-        message = f"the proxy ended with {child.wait()} before it was ready"
-        raise RuntimeError(message)
+        raise RuntimeError(f"the proxy ended with {child.wait()} before it was ready")
 
     def open(self, name: str) -> OpenedExecution:
         found = self.control("POST", "executions", {"id": name})
@@ -229,12 +221,7 @@ class StandaloneProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._child.poll() is None:
             self._child.kill()
         self._end()

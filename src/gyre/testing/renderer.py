@@ -31,8 +31,7 @@ def twice(text: str) -> list[int]:
     """Another spelling of a text of doubled bytes ("aabb"), half as long."""
     data = text.encode()
     if data[::2] != data[1::2]:
-        message = f"{text!r}: expected every byte doubled"
-        raise ValueError(message)
+        raise ValueError(f"{text!r}: expected every byte doubled")
     return [TWICE + byte for byte in data[::2]]
 
 

@@ -1,6 +1,4 @@
-"""A controllable engine that plays a timed script.
-
-An engine that plays a script at a pace, under every order that a real one takes.
+"""An engine that plays a script at a pace, under every order that a real one takes.
 
 Rule 1: pause stops its clock; no call gets nearer to its next tokens before `resume`.
 Rule 2: an order that raises has changed nothing.

@@ -28,8 +28,7 @@ def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
     """Raises ConfigError that names the first option that is not known."""
     for key in options:
         if key not in known:
-            message = f"{key}: unknown option; known here: {', '.join(sorted(known))}"
-            raise ConfigError(message)
+            raise ConfigError(f"{key}: unknown option; known here: {', '.join(sorted(known))}")
 
 
 def number(options: Mapping[str, str], key: str, default: float) -> float:
@@ -41,8 +40,7 @@ def number(options: Mapping[str, str], key: str, default: float) -> float:
     except ValueError:
         found = math.nan
     if not (math.isfinite(found) and found >= 0):
-        message = f"{key}: expected a number of 0 or more, found {options[key]!r}"
-        raise ConfigError(message)
+        raise ConfigError(f"{key}: expected a number of 0 or more, found {options[key]!r}")
     return found
 
 
@@ -52,8 +50,7 @@ def positive(options: Mapping[str, str], key: str) -> float | None:
         return None
     found = number(options, key, 0.0)
     if not found:
-        message = f"{key}: expected a number above 0, found {options[key]!r}"
-        raise ConfigError(message)
+        raise ConfigError(f"{key}: expected a number above 0, found {options[key]!r}")
     return found
 
 
@@ -63,8 +60,7 @@ def count(options: Mapping[str, str], key: str, default: int) -> int:
         return default
     said = options[key]
     if not (said.isascii() and said.isdigit() and int(said)):
-        message = f"{key}: expected a whole number of 1 or more, found {said!r}"
-        raise ConfigError(message)
+        raise ConfigError(f"{key}: expected a whole number of 1 or more, found {said!r}")
     return int(said)
 
 
@@ -124,8 +120,7 @@ def read_pace(options: Mapping[str, str]) -> Pace:
 def read_script(options: Mapping[str, str]) -> Script:
     """What the option `script` names, as MODULE:FUNCTION or FILE.py:FUNCTION."""
     if "script" not in options:
-        message = "script: expected MODULE:FUNCTION or FILE.py:FUNCTION, found none"
-        raise ConfigError(message)
+        raise ConfigError("script: expected MODULE:FUNCTION or FILE.py:FUNCTION, found none")
     try:
         return load_script(options["script"])
     except (ImportError, AttributeError, OSError, ValueError, SystemExit) as error:

@@ -1,6 +1,4 @@
-"""One execution: tree, calls, workspace diff, outcome.
-
-How two folders differ: files that came, went or changed, in unified lines and within limits.
+"""One execution: tree, calls, outcome, and how its workspace differs from what it began with.
 
 Rule 1: what lies there was written by agent programs and is not trusted: links are not followed,
 nothing but plain files is opened, and no file or listing is read beyond a limit.
@@ -342,8 +340,7 @@ class RunTrees:
         try:
             status = path.stat()
         except OSError as error:
-            message = f"{self._folder}: no execution {execution} with calls"
-            raise ConfigError(message) from error
+            raise ConfigError(f"{self._folder}: no execution {execution} with calls") from error
         stamp = (status.st_size, status.st_mtime_ns)
         with self._lock:
             kept = self._kept.pop(execution, None)
@@ -370,8 +367,7 @@ def vocabulary_of(model: str) -> Vocabulary | None:
 def _name(execution: str) -> str:
     """A name that stays within the run's folders."""
     if not execution or execution.startswith(".") or "/" in execution or "\0" in execution:
-        message = f"expected the name of an execution, found {execution!r}"
-        raise ConfigError(message)
+        raise ConfigError(f"expected the name of an execution, found {execution!r}")
     return execution
 
 

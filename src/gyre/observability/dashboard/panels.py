@@ -1,6 +1,4 @@
-"""Panel registry; demand, executions, resource panels.
-
-Panels of a run's page as plain values: what its history says up to a moment, thinned to a width.
+"""Panels of a run's page as plain values: what its history says up to a moment, thinned to a width.
 
 Rule 1: nothing that happened after the moment is in any of them.
 Rule 2: a row is one of the run's own, never a mean of several.

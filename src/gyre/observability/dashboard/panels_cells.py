@@ -1,6 +1,4 @@
-"""Cell panels and time accounting.
-
-Where the time of cells and engines went: serving, training, and what they waited for.
+"""Cell panels, and where time went: serving, training, and what cells and engines waited for.
 
 Rule 1: the causes of a cell sum to all of its time, in every slice of it.
 """

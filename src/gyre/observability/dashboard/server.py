@@ -1,14 +1,9 @@
-"""The dashboard's web app and process.
-
-The page of a run that is being trained: a process beside it, which ends with it.
+"""The dashboard's web app, and its process beside a run that is being trained.
 
 Rule 1: a page that cannot be shown is no reason not to train.
-
-The page that shows runs, as an ASGI application: its files, what it asks for, and news.
-
-Rule 1: only a browser that was given the link may read it: the key in the link becomes a cookie,
+Rule 2: only a browser that was given the link may read it: the key in the link becomes a cookie,
 because trees hold what agents read and wrote.
-Rule 2: it answers only to names of this machine, so that no page of the web can reach it through a
+Rule 3: it answers only to names of this machine, so that no page of the web can reach it through a
 name of its own.
 """
 
@@ -373,9 +368,6 @@ async def _show(runs: dict[str, FollowedRun], port: int, on_start: Callable[[str
             await serve_until_told(page, on, on_start=lambda: on_start(link), stopping=page.stop)
             for task in following:
                 task.cancel()
-
-
-PIECE_BYTES = 4096
 
 
 def main(folder: Path) -> None:

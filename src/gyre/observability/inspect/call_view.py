@@ -43,8 +43,9 @@ def call_data(
     tree = loaded.tree
     node = tree.calls.get(CallId(call))
     if node is None:
-        message = f"{loaded.execution}: no call {call} that ended; it has {len(tree.calls)}"
-        raise ConfigError(message)
+        raise ConfigError(
+            f"{loaded.execution}: no call {call} that ended; it has {len(tree.calls)}"
+        )
     drawn = draws(tree, loaded.execution, rule)
     share = shares(tree)[node.id]
     reader = _Reader(loaded, vocabulary)

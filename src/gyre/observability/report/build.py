@@ -1,6 +1,4 @@
-"""A report from run folders.
-
-Runs as a report is made of them: journals read, trees sized, the work simulated elsewhere.
+"""A report from run folders: journals read, trees sized, the work simulated elsewhere.
 
 Rule 1: nothing of a run is written or locked, so that a report can be made while it goes.
 """

@@ -1,8 +1,11 @@
-"""What a scripted engine says to the example agent, place by place."""
+"""What a scripted engine says to `examples/agent.py`, place by place."""
 
-from gyre.testing.example_agent import GO_ON, READER, SUMMARISE
 from gyre.testing.script import Json, Script, ScriptedCall, ScriptedReply, after
 
+READER = "You are a reader"
+SUMMARISE = "Summarise the work so far"
+GO_ON = "Summary of the work so far"
+"""How the agent's own texts begin, by which its calls are told apart."""
 TASK = (
     "Write report.txt: the number of words of each note in this folder, longest first, "
     "and then a line on what the longest is about."
