@@ -6,7 +6,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from types import TracebackType
 from typing import Self
 
 from gyre.rollout.facts import FactEntry
@@ -40,12 +39,7 @@ class FactReporter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._until = time.monotonic() + LAST_S
         self._entries.put(None)
         self._thread.join(LAST_S)
