@@ -238,8 +238,7 @@ def test_a_tree_is_laid_depth_first_with_each_prefix_once():
     assert [5, 5, 3, 5, 5, 6] == one.tout.tolist()
     assert [1, 2, 4, 5] == one.predictors.tolist()
     assert [1, 2, 5, 6] == one.labels.tolist()
-    assert (6, 8, 0.25) == (packing.num_tokens, packing.row_tokens, packing.saved_fraction)
-    assert (14, 17) == (packing.num_pairs, packing.row_pairs)
+    assert (6, 8, 14) == (packing.num_tokens, packing.row_tokens, packing.num_pairs)
 
 
 def test_rows_are_laid_end_to_end_in_their_order():
@@ -251,7 +250,7 @@ def test_rows_are_laid_end_to_end_in_their_order():
     assert [0, 0, 1, 2, 0, 1, 2, 3] == one.positions.tolist()
     assert [1, 4, 4, 4, 8, 8, 8, 8] == one.tout.tolist()
     assert [0, 2, 3, 7] == one.predictors.tolist()
-    assert 0.0 == packing.saved_fraction
+    assert packing.row_tokens == packing.num_tokens
 
 
 def test_siblings_after_one_prompt_share_their_predictor():
@@ -354,12 +353,11 @@ def test_without_advantages_or_targets_there_is_nothing_to_do():
     )
 
     assert () == nothing.claims
-    assert (0, 0, 0, 0, None) == (
+    assert (0, 0, 0, 0) == (
         nothing.num_tokens,
         nothing.num_targets,
         nothing.row_tokens,
         nothing.num_pairs,
-        nothing.saved_fraction,
     )
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gyre.config.run_config import HarborTasksConfig
-from gyre.tasks.generated import ListedTasks
 from gyre.tasks.registry import open_tasks, refuse_unfit, section_for
+from gyre.tasks.task_list import ListedTasks
 from gyre.types.errors import ConfigError
 from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task
 

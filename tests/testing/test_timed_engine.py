@@ -119,10 +119,10 @@ def test_the_report_says_what_was_given_and_that_nothing_was_computed(network, c
         work.model_flops,
     )
     assert (raised, sum(counts) - raised) == (measures.num_raised, measures.num_lowered)
-    assert (1.0, 0.0, 0.0) == (
-        measures.mean_ratio,
+    assert (measures.num_targets, 0.0, 0) == (
+        measures.sum_ratio,
         measures.max_gap,
-        measures.raised_clipped_fraction,
+        measures.num_raised_clipped,
     )
 
 

@@ -357,7 +357,7 @@ def test_work_is_counted_and_seconds_are_given(scene, trainer):
 
     assert sum(pack.num_tokens for pack in claim.packs) == work.num_tokens
     assert sum(share.num_targets for share in claim.shares) == work.num_targets
-    assert (len(claim.packs), 0, 0.0) == (work.num_packs, work.num_padding, work.padding_fraction)
+    assert (len(claim.packs), 0) == (work.num_packs, work.num_padding)
     assert sum(forward) < work.model_flops <= 3 * sum(forward)
     assert work.model_flops / work.total_s / 1e12 == pytest.approx(work.utilisation(1e12))
     assert work.num_tokens / work.total_s == work.tokens_per_s

@@ -11,7 +11,7 @@ from gyre.batching.group_buffer import ReadyGroup
 from gyre.batching.packing import AdmittedExecution, pack
 from gyre.storage import call_log
 from gyre.trajectory.selection import Row, generator, row, select_trajectories
-from gyre.trajectory.tree import Tree
+from gyre.trajectory.tree import grow
 from gyre.types.errors import LogDamaged
 from gyre.types.ids import ExecutionId
 from gyre.types.training import Claim
@@ -109,9 +109,7 @@ class GroupPacker:
         path = call_log.path_of(self.folder, execution)
         if not path.exists():
             return ()
-        tree = Tree()
-        for record in call_log.read(path).records:
-            tree.apply(record)
+        tree = grow(call_log.read(path).records)
         drawn = select_trajectories(
             tree, generator(self.seed, execution), max_trajectories=self.max_trajectories
         )

@@ -157,8 +157,6 @@ class PackingResult:
 
     claims: tuple[Claim, ...]
     row_tokens: int
-    row_pairs: int
-    """Pairs of a token and a token it sees, were every row computed alone."""
 
     @property
     def num_tokens(self) -> int:
@@ -171,11 +169,6 @@ class PackingResult:
     @property
     def num_targets(self) -> int:
         return sum(pack.num_targets for claim in self.claims for pack in claim.packs)
-
-    @property
-    def saved_fraction(self) -> float | None:
-        """Tokens that need no computation because they are shared; None when there are none."""
-        return 1 - self.num_tokens / self.row_tokens if self.row_tokens else None
 
 
 def pack(
@@ -206,7 +199,6 @@ def pack(
     return PackingResult(
         claims=tuple(_claim(forest, rows, sketch, by_trajectory) for sketch in sketches),
         row_tokens=int(forest.lengths.sum()),
-        row_pairs=int((forest.lengths * (forest.lengths + 1) // 2).sum()),
     )
 
 

@@ -250,10 +250,6 @@ class JournalFollower:
         self._end = 0
         """Where it ends."""
 
-    @property
-    def num_entries(self) -> int:
-        return 0 if self._last is None else self._last.sequence + 1
-
     def news(self) -> list[JournalEntry]:
         """Entries since the last time; raises ConfigError where there is no journal to read, and
         LogDamaged where its sound part is not all of it."""

@@ -9,7 +9,6 @@ from contextlib import ExitStack, suppress
 from enum import Enum
 from math import isfinite
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -137,12 +136,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
             return

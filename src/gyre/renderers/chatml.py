@@ -228,24 +228,16 @@ class ChatML:
         self._special = {text: tokens.added[text] for text in Markup if text in tokens.added}
         self._opens, self._closes = self._special[Markup.OPENS], self._special[Markup.CLOSES]
         ends = [self._closes, tokens.added.get(ENDS_TEXT), tokens.eos_token_id]
-        self._stops = tuple(dict.fromkeys(end for end in ends if end is not None))
-        self._name = "chatml"
+        self.stop_ids = tuple(dict.fromkeys(end for end in ends if end is not None))
+        self.name = "chatml"
         self._unthought: tuple[str, ...] = ()
         if enable_thinking is False:
-            self._name += " enable_thinking=false"
+            self.name += " enable_thinking=false"
             self._unthought = (Markup.THINK, "\n\n", Markup.THINK_END, "\n\n")
         self._newline = tokens.plain("\n")
         self._header = [self._opens, *tokens.plain("assistant\n")]
         self._generation = [*self._header, *self._ids(*self._unthought)]
-        self._reader = Reader(tokens, self._stops, opens=self._opens, generation=self._generation)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return self._stops
+        self._reader = Reader(tokens, self.stop_ids, opens=self._opens, generation=self._generation)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> RenderedTokens:
         if not messages:
@@ -276,11 +268,11 @@ class ChatML:
     ) -> Continuation | None:
         if not messages or any(message.role == "assistant" for message in messages):
             return None
-        if any(stop in output[:-1] for stop in self._stops):
+        if any(stop in output[:-1] for stop in self.stop_ids):
             # The engine ran past a stop: no turn goes on after its end.
             return None
         ids: list[int] = []
-        stopped = bool(output) and output[-1] in self._stops
+        stopped = bool(output) and output[-1] in self.stop_ids
         thinks = self._reader.thinking_is_open(output, prompt_tail)
         if thinks:
             ids += self._ids(Markup.THINK_END)

@@ -245,19 +245,11 @@ class FamilyRenderer:
         self.keeps_thinking = thinking == "all"
         self._inner: Any = package_renderer(name, tokens, settings)
         self._shapes = FamilyFormatter(self._family, tokens)
-        self._stops = tuple(self._inner.get_stop_token_ids())
-        self._name = " ".join(
+        self.stop_ids: tuple[int, ...] = tuple(self._inner.get_stop_token_ids())
+        self.name = " ".join(
             [name, f"thinking={thinking}", *changed_settings(self._inner.config, name)]
         )
         self._openings = self._probe()
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return self._stops
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> RenderedTokens:
         shaped, origins = self._shapes.messages(messages, opens=True)
@@ -266,7 +258,7 @@ class FamilyRenderer:
                 shaped, tools=self._shapes.tools(tools), add_generation_prompt=True
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            message = f"the template of {self._name} does not take this conversation: {error}"
+            message = f"the template of {self.name} does not take this conversation: {error}"
             raise RequestError(message) from error
         ids: list[int] = rendered.token_ids
         owners = _owners(
@@ -286,10 +278,10 @@ class FamilyRenderer:
         if not messages or any(message.role == "assistant" for message in messages):
             return None
         kept = list(output)
-        if any(stop in kept[:-1] for stop in self._stops):
+        if any(stop in kept[:-1] for stop in self.stop_ids):
             # The engine ran past a stop: no template has a turn that goes on after its end.
             return None
-        stopped = bool(kept) and kept[-1] in self._stops
+        stopped = bool(kept) and kept[-1] in self.stop_ids
         if stopped and self._family.stop_opens:
             kept.pop()
         ids = self._follow(prompt_tail, kept, messages, tools)
@@ -312,7 +304,7 @@ class FamilyRenderer:
         except (ValueError, RecursionError):
             # Numbers of thousands of digits or nesting of thousands of levels: text (T18).
             return ParsedReply(
-                text=self.decode(_before(ids, self._stops)), reasoning=None, calls=()
+                text=self.decode(_before(ids, self.stop_ids)), reasoning=None, calls=()
             )
         texts = [found.content]
         calls: list[ParsedCall] = []
@@ -360,7 +352,7 @@ class FamilyRenderer:
         indices: list[int] = bridged.message_indices[len(known) :]
         if self._family.stop_opens:
             # The package ends such a reply with a stop of its own; the next opener does as well.
-            close = next(at for at, token in enumerate(ids) if token in self._stops)
+            close = next(at for at, token in enumerate(ids) if token in self.stop_ids)
             ids, indices = _without(ids, close), _without(indices, close)
         owners = _owners(indices, origins, system_first=False)
         return ids, [0 if owner == PREFACE else owner for owner in owners]
@@ -390,7 +382,11 @@ class FamilyRenderer:
         """A turn's opener is its own, though a model may have sampled it to end its reply."""
         for at in range(len(ids) - 1):
             owner, following = owners[at], owners[at + 1]
-            if ids[at] in self._stops and owner < following and messages[owner].role == "assistant":
+            if (
+                ids[at] in self.stop_ids
+                and owner < following
+                and messages[owner].role == "assistant"
+            ):
                 owners[at] = following
 
 

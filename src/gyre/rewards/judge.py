@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gyre.config.sections import JudgeConfig
+from gyre.rewards.score import without_repeats
 from gyre.storage import safe_dir
 from gyre.types.errors import EvaluatorError
 from gyre.types.outcomes import EvaluatorAnswer, Finding, NoAnswer
@@ -418,19 +419,10 @@ class Judge:
 def verdict_in(text: str) -> Mapping[str, Any] | None:
     """The object that a reply consists of, fenced or not; None without a score in it."""
     try:
-        said = json.loads(_unfenced(text.strip()), object_pairs_hook=_once)
+        said = json.loads(_unfenced(text.strip()), object_pairs_hook=without_repeats)
     except (ValueError, RecursionError):
         return None
     return said if isinstance(said, dict) and "score" in said else None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Who says something twice has said neither."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        message = "one name twice"
-        raise ValueError(message)
-    return found
 
 
 def _unfenced(text: str) -> str:

@@ -137,7 +137,7 @@ def _is_number(said: object) -> TypeGuard[int | float]:
 
 def _read(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text, object_pairs_hook=without_repeats)
     except (ValueError, RecursionError):
         return _bare_number(text)
 
@@ -198,7 +198,8 @@ def _at(said: Mapping[str, Any], key: str) -> object:
     return said[key]
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; who says something twice has said neither, which is a ValueError."""
     found = dict(pairs)
     if len(found) != len(pairs):
         message = "one name twice"

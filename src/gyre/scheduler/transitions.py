@@ -25,22 +25,18 @@ class TransitionPolicy:
         self._burst = burst
         self._fleet = fleet
         self._rollout = rollout
-        self._supply_since: float | None = None
+        self.supply_since: float | None = None
+        """Since when supply has held; None while it does not."""
         self._dark_since: float | None = None
 
-    @property
-    def supply_since(self) -> float | None:
-        """Since when supply has held; None while it does not."""
-        return self._supply_since
-
     def restart_dwell(self) -> None:
-        self._supply_since = None
+        self.supply_since = None
 
     def wake_at(self, now: float) -> float | None:
         times = []
         is_open = self._burst.phase is Phase.TRAINING and not self._fleet.cells.num_switching
-        if self._supply_since is not None and is_open:
-            times.append(self._supply_since + self._shape.supply_dwell_s)
+        if self.supply_since is not None and is_open:
+            times.append(self.supply_since + self._shape.supply_dwell_s)
         if self._dark_since is not None:
             times.append(self._dark_since + self._shape.rescue_s)
         return min((time for time in times if time > now), default=None)
@@ -67,9 +63,9 @@ class TransitionPolicy:
     def _watch_supply(self, now: float) -> None:
         supply = rules.supply(ready=self._burst.ready, needed=self._burst.needed)
         if supply < self._shape.supply_groups:
-            self._supply_since = None
-        elif self._supply_since is None:
-            self._supply_since = now
+            self.supply_since = None
+        elif self.supply_since is None:
+            self.supply_since = now
 
     def _is_supplied(self, now: float) -> bool:
         if self._fleet.cells.core is not CellState.TRAINING:
@@ -77,9 +73,7 @@ class TransitionPolicy:
                 return True
             if not self._shape.placement.streaming:
                 return self._burst.ready >= self._burst.groups_left
-        return rules.has_dwelt(
-            since=self._supply_since, dwell_s=self._shape.supply_dwell_s, now=now
-        )
+        return rules.has_dwelt(since=self.supply_since, dwell_s=self._shape.supply_dwell_s, now=now)
 
     def _enter(self, now: float) -> list[Command]:
         placement = self._shape.placement

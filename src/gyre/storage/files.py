@@ -129,17 +129,14 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     try:
         fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(fd)
+        part = Path(name)
+        try:
+            yield part
+            sync(part)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         message = f"{path}: cannot be written: {error.strerror}"
         raise ConfigError(message) from error
-    os.close(fd)
-    part = Path(name)
-    try:
-        yield part
-        sync(part)
-        part.replace(path)
-    except OSError as error:
-        message = f"{path}: cannot be written: {error.strerror}"
-        raise ConfigError(message) from error
-    finally:
-        part.unlink(missing_ok=True)

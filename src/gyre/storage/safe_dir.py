@@ -247,17 +247,13 @@ def _next(at: int, waiting: list[str], *, opens: bool, forgives: bool) -> tuple[
     while waiting:
         name = waiting.pop()
         try:
-            return name, _opened(at, name, opens=opens)
+            if opens:
+                permit(name, at=at)
+            return name, entered(at, name)
         except OSError:
             if not forgives:
                 raise
     return None
-
-
-def _opened(at: int, name: str, *, opens: bool) -> int:
-    if opens:
-        permit(name, at=at)
-    return entered(at, name)
 
 
 def _made(at: int, name: str) -> int:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gyre.tasks import safe_paths
-from gyre.tasks.harbor import FOLDERS_DEEP, TASK_FILE, different, read_task
+from gyre.tasks.harbor import EXPECTED, FOLDERS_DEEP, TASK_FILE, read_task
+from gyre.tasks.task_list import ListedTasks
 from gyre.types.errors import TaskError
 from gyre.types.tasks import Task
 
@@ -28,21 +29,12 @@ exec bash "$GYRE_EVALUATION/test.sh"
 """Puts the base back in place, because the task's grader applies the patch to it."""
 
 
-class DeepSweTasks:
+class DeepSweTasks(ListedTasks):
     """The tasks of a checkout, in the order of their folders; read at once."""
 
     def __init__(self, folder: Path) -> None:
-        folders = list(safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
-        if not folders:
-            message = f"{folder}: expected folders with a {TASK_FILE}, found none"
-            raise TaskError(message)
-        self._tasks = different((_read(path) for path in folders), str(folder))
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def get(self, index: int) -> Task:
-        return self._tasks[index]
+        folders = safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP)
+        super().__init__(map(_read, folders), str(folder), expected=EXPECTED)
 
 
 def _read(folder: Path) -> Task:

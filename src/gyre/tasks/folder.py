@@ -6,7 +6,6 @@ A folder of task folders: task.toml, and beside it `files` and `evaluation` wher
 """
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from gyre.types.errors import TaskError
+from gyre.tasks.task_list import ListedTasks, read_toml, refuse_unknown, refuse_unmet
+from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import CountedTests, EvaluationRule, Task
 
 NOT_DESCRIBED = ("steps", "steps_reward", "solution", "files_over")
@@ -38,11 +38,8 @@ def task(data: Mapping[str, Any], *, where: str, folder: Path, name: str | None 
     _known(table, Task, where)
     if isinstance(rule, dict):
         _known(rule, EvaluationRule, f"{where}: evaluation")
-    try:
+    with wrap_errors(TaskError, where, msgspec.ValidationError):
         found = msgspec.convert(table, Task)
-    except msgspec.ValidationError as error:
-        message = f"{where}: {error}"
-        raise TaskError(message) from error
     _possible(found, where)
     return replace(
         found,
@@ -53,10 +50,7 @@ def task(data: Mapping[str, Any], *, where: str, folder: Path, name: str | None 
 
 def _known(data: Mapping[str, Any], kind: type[Task | EvaluationRule], where: str) -> None:
     names = [entry.name for entry in fields(kind) if entry.name not in NOT_DESCRIBED]
-    for key in data:
-        if key not in names:
-            message = f"{where}: {key}: unknown key; known here: {', '.join(names)}"
-            raise TaskError(message)
+    refuse_unknown(data, names, f"{where}: ")
 
 
 def _unsaid(key: str, data: Mapping[str, Any], where: str) -> None:
@@ -94,10 +88,7 @@ def _possible(found: Task, where: str) -> None:
             rule.score not in ("junit.xml", "tests.json") or _counts(rule.tests)
         ),
     }
-    for problem, holds in must_hold.items():
-        if not holds:
-            message = f"{where}: {problem}"
-            raise TaskError(message)
+    refuse_unmet(must_hold, where)
 
 
 def _counts(tests: CountedTests | None) -> bool:
@@ -107,46 +98,26 @@ def _counts(tests: CountedTests | None) -> bool:
 TASK_FILE = "task.toml"
 
 
-class FolderTasks:
+class FolderTasks(ListedTasks):
     """The tasks of a folder in the order of their names, which are their ids; read at once."""
 
     def __init__(self, folder: Path) -> None:
-        try:
+        with wrap_errors(TaskError, folder):
             paths = sorted(folder.glob(f"*/{TASK_FILE}"), key=lambda path: path.parent.name)
-        except OSError as error:
-            message = f"{folder}: {error}"
-            raise TaskError(message) from error
-        if not paths:
-            message = f"{folder}: expected folders with a {TASK_FILE}, found none"
-            raise TaskError(message)
-        self._tasks = [_read(path) for path in paths]
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def get(self, index: int) -> Task:
-        return self._tasks[index]
+        super().__init__(map(_read, paths), str(folder), expected=f"folders with a {TASK_FILE}")
 
 
 def _read(path: Path) -> Task:
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"{path}: {error}"
-        raise TaskError(message) from error
-    return task(data, where=str(path), folder=path.parent, name=path.parent.name)
+    return task(read_toml(path), where=str(path), folder=path.parent, name=path.parent.name)
 
 
-class JsonlTasks:
+class JsonlTasks(ListedTasks):
     """The tasks of a file in its order, each with its own id; read at once."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with wrap_errors(TaskError, path):
             lines = path.read_bytes().splitlines()
-        except OSError as error:
-            message = f"{path}: {error}"
-            raise TaskError(message) from error
-        self._tasks: list[Task] = []
+        tasks: list[Task] = []
         seen: dict[str, int] = {}
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -156,24 +127,13 @@ class JsonlTasks:
                 message = f"{path}:{number}: {one.id!r} is the id of line {seen[one.id]} already"
                 raise TaskError(message)
             seen[one.id] = number
-            self._tasks.append(one)
-        if not self._tasks:
-            message = f"{path}: expected a task a line, found none"
-            raise TaskError(message)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def get(self, index: int) -> Task:
-        return self._tasks[index]
+            tasks.append(one)
+        super().__init__(tasks, str(path), expected="a task a line")
 
 
 def _read_line(line: bytes, where: str, folder: Path) -> Task:
-    try:
+    with wrap_errors(TaskError, where, (msgspec.MsgspecError, RecursionError)):
         data = msgspec.json.decode(line)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        message = f"{where}: {error}"
-        raise TaskError(message) from error
     if not isinstance(data, dict):
         message = f"{where}: expected an object, found a {type(data).__name__}"
         raise TaskError(message)

@@ -3,33 +3,16 @@
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl
 
-from gyre.tasks.harbor import different
+from gyre.tasks.task_list import ListedTasks
 from gyre.types.errors import TaskError
 from gyre.types.places import TaskSource
 from gyre.types.tasks import Task
-
-
-class ListedTasks:
-    """Tasks of a sequence, in its order."""
-
-    def __init__(self, tasks: Sequence[object], where: str) -> None:
-        found = [task for task in tasks if isinstance(task, Task)]
-        if len(found) != len(tasks):
-            message = f"{where}: expected tasks and nothing else"
-            raise TaskError(message)
-        self._tasks = different(found, where)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def get(self, index: int) -> Task:
-        return self._tasks[index]
 
 
 def generated(source: str) -> TaskSource:
@@ -53,6 +36,9 @@ def generated(source: str) -> TaskSource:
         message = f"{source}: {type(error).__name__}: {error}"
         raise TaskError(message) from error
     if isinstance(found, list | tuple):
+        if not all(isinstance(task, Task) for task in found):
+            message = f"{source}: expected tasks and nothing else"
+            raise TaskError(message)
         found = ListedTasks(found, source)
     if not (hasattr(found, "get") and hasattr(found, "__len__")):
         message = f"{source}: expected a source of tasks or a list, found a {type(found).__name__}"

@@ -10,8 +10,7 @@ import hashlib
 import json
 import math
 import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,14 @@ from typing import Any, Literal
 import msgspec
 
 from gyre.tasks import safe_paths
-from gyre.types.errors import TaskError
+from gyre.tasks.task_list import (
+    ListedTasks,
+    read_text,
+    read_toml,
+    refuse_unknown,
+    refuse_unmet,
+)
+from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task, TaskStep
 
 TASK_FILE = "task.toml"
@@ -120,20 +126,13 @@ class TaskToml:
 
 def read_task_toml(path: Path) -> TaskToml:
     """TaskError with the place of what is wrong."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"{path}: {error}"
-        raise TaskError(message) from error
+    data = read_toml(path)
     if "version" in data:
         data.setdefault("schema_version", data.pop("version"))
     data["training"] = _training(data.get("metadata", {}), str(path))
     _old_names(data.get("environment"))
-    try:
+    with wrap_errors(TaskError, path, msgspec.ValidationError):
         found = msgspec.convert(data, TaskToml)
-    except msgspec.ValidationError as error:
-        message = f"{path}: {error}"
-        raise TaskError(message) from error
     _possible(found, str(path))
     return found
 
@@ -144,10 +143,7 @@ def _training(metadata: object, where: str) -> object:
         message = f"{where}: metadata.rl: expected a table"
         raise TaskError(message)
     known = [entry.name for entry in fields(TrainingTable)]
-    for key in ours:
-        if key not in known:
-            message = f"{where}: metadata.rl.{key}: unknown key; known here: {', '.join(known)}"
-            raise TaskError(message)
+    refuse_unknown(ours, known, f"{where}: metadata.rl.")
     return ours
 
 
@@ -197,10 +193,7 @@ def _possible(found: TaskToml, where: str) -> None:
             len({step.name.casefold() for step in found.steps}) == len(found.steps)
         ),
     }
-    for problem, holds in must_hold.items():
-        if not holds:
-            message = f"{where}: {problem}"
-            raise TaskError(message)
+    refuse_unmet(must_hold, where)
 
 
 DATASET_FILE = "dataset.toml"
@@ -231,11 +224,8 @@ class DatasetManifest:
 def members(folder: Path) -> list[Path]:
     """Folders of the manifest's tasks, in its order, each as its digest says; else TaskError."""
     path = folder / DATASET_FILE
-    try:
-        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), DatasetManifest)
-    except (OSError, ValueError, msgspec.ValidationError) as error:
-        message = f"{path}: {error}"
-        raise TaskError(message) from error
+    with wrap_errors(TaskError, path, msgspec.ValidationError):
+        found = msgspec.convert(read_toml(path), DatasetManifest)
     by_name = _by_name(folder)
     folders = []
     for number, one in enumerate(found.tasks):
@@ -293,12 +283,13 @@ RESULTS_AT = "/logs/verifier"
 WORKDIR = "/app"
 """Places that Harbor's scripts know; the last unless the task says another."""
 FOLDERS_DEEP = 6
+EXPECTED = f"folders with a {TASK_FILE}"
 RUN_TESTS = ("bash", "-c", 'exec bash "$GYRE_EVALUATION/test.sh"')
 CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 GIVEN = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
-class HarborTasks:
+class HarborTasks(ListedTasks):
     """The tasks of a folder, or of a dataset's manifest in its order; read at once."""
 
     def __init__(self, folder: Path) -> None:
@@ -309,27 +300,7 @@ class HarborTasks:
             folders = members(folder)
         else:
             folders = list(safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
-        if not folders:
-            message = f"{folder}: expected folders with a {TASK_FILE}, found none"
-            raise TaskError(message)
-        self._tasks = different((read_task(path) for path in folders), str(folder))
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def get(self, index: int) -> Task:
-        return self._tasks[index]
-
-
-def different(tasks: Iterable[Task], where: str) -> list[Task]:
-    """The tasks, each with an id of its own; TaskError otherwise."""
-    found: dict[str, Task] = {}
-    for task in tasks:
-        if task.id in found:
-            message = f"{where}: {task.id!r} is the name of two tasks"
-            raise TaskError(message)
-        found[task.id] = task
-    return list(found.values())
+        super().__init__(map(read_task, folders), str(folder), expected=EXPECTED)
 
 
 def read_task(folder: Path) -> Task:
@@ -370,11 +341,7 @@ def _solution(folder: Path) -> str | None:
 
 def _instruction(folder: Path) -> str:
     path = folder / "instruction.md"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except (OSError, ValueError) as error:
-        message = f"{path}: {error}"
-        raise TaskError(message) from error
+    lines = read_text(path).splitlines(keepends=True)
     # Marks by which copies of a benchmark are found in training data are not for the agent.
     while lines and (CANARY.match(lines[0].strip()) or not lines[0].strip()):
         lines.pop(0)

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gyre.tasks import safe_paths
-from gyre.tasks.harbor import different
-from gyre.types.errors import TaskError
+from gyre.tasks.task_list import ListedTasks, read_text
+from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import CountedTests, EvaluationRule, ResourceNeeds, Task
 
 SPECIFICATION = "start.md"
@@ -36,7 +36,7 @@ MERGED
 """
 
 
-class Nl2RepoTasks:
+class Nl2RepoTasks(ListedTasks):
     """The tasks of a checkout's `test_files`, by name; read at once.
 
     `tests` holds a folder for each of them with its own test files, as its image has them.
@@ -45,17 +45,10 @@ class Nl2RepoTasks:
     def __init__(self, folder: Path, *, tests: Path) -> None:
         if (folder / "test_files").is_dir():
             folder = folder / "test_files"
-        folders = list(safe_paths.folders_with(folder, SPECIFICATION, depth=1))
-        if not folders:
-            message = f"{folder}: expected folders with a {SPECIFICATION}, found none"
-            raise TaskError(message)
-        self._tasks = different((_read(path, tests) for path in folders), str(folder))
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def get(self, index: int) -> Task:
-        return self._tasks[index]
+        tasks = (
+            _read(path, tests) for path in safe_paths.folders_with(folder, SPECIFICATION, depth=1)
+        )
+        super().__init__(tasks, str(folder), expected=f"folders with a {SPECIFICATION}")
 
 
 def _read(folder: Path, tests: Path) -> Task:
@@ -74,7 +67,7 @@ def _read(folder: Path, tests: Path) -> Task:
         raise TaskError(message)
     return Task(
         id=folder.name,
-        instruction=INSTRUCTION + _text(folder / SPECIFICATION),
+        instruction=INSTRUCTION + read_text(folder / SPECIFICATION),
         files=None,
         evaluation=EvaluationRule(
             argv=("bash", "-c", _script(commands, protected)),
@@ -108,7 +101,7 @@ def _is_pytest(command: str) -> bool:
 
 
 def _count(path: Path) -> int:
-    text = _text(path).strip()
+    text = read_text(path).strip()
     if not text.isdecimal() or int(text) < 1:
         message = f"{path}: expected the number of tests, found {text[:40]!r}"
         raise TaskError(message)
@@ -116,20 +109,9 @@ def _count(path: Path) -> int:
 
 
 def _words(path: Path) -> list[str]:
-    try:
-        found: Any = json.loads(_text(path))
-    except ValueError as error:
-        message = f"{path}: {error}"
-        raise TaskError(message) from error
+    with wrap_errors(TaskError, path, ValueError):
+        found: Any = json.loads(read_text(path))
     if not isinstance(found, list) or not all(isinstance(item, str) and item for item in found):
         message = f"{path}: expected a list of texts"
         raise TaskError(message)
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        message = f"{path}: {error}"
-        raise TaskError(message) from error

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from gyre.types.errors import TaskError
+from gyre.types.errors import TaskError, wrap_errors
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 BLOCK_BYTES = 2**16
@@ -46,7 +46,8 @@ def child(folder: Path, name: str, where: str) -> Path:
 def check(folder: Path, where: str) -> None:
     """Links stay inside, and there is nothing but files, folders and links; else TaskError."""
     root = folder.resolve()
-    try:
+    # RuntimeError: links in a circle.
+    with wrap_errors(TaskError, where, (OSError, RuntimeError)):
         for path in sorted(folder.rglob("*")):
             mode = path.lstat().st_mode
             named = path.relative_to(folder)
@@ -58,15 +59,11 @@ def check(folder: Path, where: str) -> None:
             elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 message = f"{where}: {named}: expected files, folders and links"
                 raise TaskError(message)
-    except (OSError, RuntimeError) as error:
-        # RuntimeError: links in a circle.
-        message = f"{where}: {error}"
-        raise TaskError(message) from error
 
 
 def unpacked(archive: Path, cache: Path) -> Path:
     """A folder with what the archive holds, named by its contents; made once."""
-    try:
+    with wrap_errors(TaskError, archive):
         with archive.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         target = cache / digest
@@ -74,24 +71,19 @@ def unpacked(archive: Path, cache: Path) -> Path:
             return target
         cache.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=cache, prefix="unpacking-"))
-    except OSError as error:
-        message = f"{archive}: {error}"
-        raise TaskError(message) from error
     try:
-        if archive.name.endswith(".zip"):
-            _unzip(archive, fresh)
-        else:
-            _untar(archive, fresh)
-        check(fresh, str(archive))
-        try:
-            fresh.rename(target)
-        except OSError:
-            # Another process may have been faster, and its folder holds the same.
-            if not target.is_dir():
-                raise
-    except DAMAGED as error:
-        message = f"{archive}: {error}"
-        raise TaskError(message) from error
+        with wrap_errors(TaskError, archive, DAMAGED):
+            if archive.name.endswith(".zip"):
+                _unzip(archive, fresh)
+            else:
+                _untar(archive, fresh)
+            check(fresh, str(archive))
+            try:
+                fresh.rename(target)
+            except OSError:
+                # Another process may have been faster, and its folder holds the same.
+                if not target.is_dir():
+                    raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return target

@@ -288,10 +288,10 @@ class Tree:
                 return candidate
         return None
 
-    def path(self, segment: SegmentId) -> list[SegmentId]:
-        """Segments from the first below the root to this one."""
+    def path(self, segment: SegmentId, *, below: SegmentId = ROOT) -> list[SegmentId]:
+        """Segments on the way from `below`, which is not among them, to this one."""
         found = []
-        while segment != ROOT:
+        while segment != below:
             found.append(segment)
             segment = self.segments[segment].parent
         found.reverse()

@@ -1,35 +1,8 @@
-"""The exception hierarchy, and escaping of foreign text for terminals.
-
-Everything that can go wrong, drawn as one tree.
-
-GyreError
-├── ConfigError          the command or run file asks for what cannot be
-├── RequestError         a client's request is refused; says where and what was expected
-│   ├── TooLarge           the body or one of its lists is over its limit
-│   ├── NotFound           no such path or execution
-│   ├── Unauthorized       no key, a wrong key, a closed execution
-│   ├── Overloaded         a limit of the execution is reached; try again later
-│   ├── Unavailable        no engine came back in time, or the log cannot be written
-│   ├── Unreadable         what was recorded of the execution cannot be read back
-│   └── ContextOverflow    the prompt does not fit the model's window
-├── ModelError           a model or checkpoint cannot be used: unknown, corrupt, of another shape
-├── BoundaryError        something outside us failed; has .retryable
-│   ├── HarnessError       an agent program could not be installed
-│   ├── EngineError        an engine refused or vanished
-│   │   └── EngineDraining   it is leaving; ask another
-│   └── CellError          an accelerator could not do its part of the work
-│       ├── CellGone         its process does not answer
-│       ├── CheckpointError  a checkpoint was not written; the one before it is as it was
-│       ├── TransferError    bytes of another process did not come, or are not those described
-│       │   └── ExposureGone   they are held no longer; ask for what is
-│       ├── OutOfMemory      it has no room for what was asked; what it held is unchanged
-│       └── NotFinite        a loss or a gradient is no number; no step was taken
-├── LogDamaged           a call log is broken before its tail
-├── TakenOver            another controller goes on with the run; this one may change nothing
-└── InternalError        our own code violated a stated rule; never caught
-"""
+"""The exception hierarchy, and escaping of foreign text for terminals."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -200,3 +173,16 @@ class LogDamaged(GyreError):
 
 class InternalError(GyreError):
     """Our own code violated a stated rule; this is a bug and is never caught."""
+
+
+@contextmanager
+def wrap_errors(
+    kind: Callable[[str], GyreError],
+    where: object,
+    caught: type[Exception] | tuple[type[Exception], ...] = OSError,
+) -> Iterator[None]:
+    """What is caught in the block is raised as an error of this kind that says where it was."""
+    try:
+        yield
+    except caught as error:
+        raise kind(f"{where}: {error}") from error

@@ -96,22 +96,6 @@ class Measures:
     max_gap: float | None
     """Largest |log-probability now - when sampled|; None without targets."""
 
-    @property
-    def capped_fraction(self) -> float | None:
-        return _fraction(self.num_capped, self.num_targets)
-
-    @property
-    def raised_clipped_fraction(self) -> float | None:
-        return _fraction(self.num_raised_clipped, self.num_raised)
-
-    @property
-    def lowered_clipped_fraction(self) -> float | None:
-        return _fraction(self.num_lowered_clipped, self.num_lowered)
-
-    @property
-    def mean_ratio(self) -> float | None:
-        return _fraction(self.sum_ratio, self.num_targets)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -135,11 +119,6 @@ class Work:
     @property
     def tokens_per_s(self) -> float | None:
         return self.num_tokens / self.total_s if self.total_s else None
-
-    @property
-    def padding_fraction(self) -> float | None:
-        computed = self.num_tokens + self.num_padding
-        return self.num_padding / computed if computed else None
 
     def utilisation(self, peak_flops_per_s: float) -> float | None:
         """Fraction of what the device could compute in this time (MFU)."""
@@ -169,7 +148,3 @@ class StepReport:
     is_clipped: bool
     lr: float
     step_s: float
-
-
-def _fraction(part: float, whole: int) -> float | None:
-    return part / whole if whole else None

@@ -233,7 +233,9 @@ class Learner:
             versions=frozenset(
                 int(version) for one in admitted for each in one.rows for version in each.versions
             ),
-            saved_fraction=packing.saved_fraction,
+            saved_fraction=(
+                1 - packing.num_tokens / packing.row_tokens if packing.row_tokens else None
+            ),
         )
 
 

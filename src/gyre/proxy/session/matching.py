@@ -90,22 +90,12 @@ def _walk(
             break
         front = found
     best, ambiguous = _best(tree, front)
-    added = _path_below(tree, best, known)
+    added = tree.path(best, below=known[-1] if known else ROOT)
     for segment in added:
         call = tree.segments[segment].call
         if call is not None and call not in cuts and tree.calls[call].committed is None:
             echoed.append(CallEchoed(call=call))
     return PrefixMatch(path=known + added, cuts=cuts, echoed=tuple(echoed), ambiguous=ambiguous)
-
-
-def _path_below(tree: Tree, segment: SegmentId, known: Sequence[SegmentId]) -> list[SegmentId]:
-    found = []
-    end = known[-1] if known else ROOT
-    while segment != end:
-        found.append(segment)
-        segment = tree.segments[segment].parent
-    found.reverse()
-    return found
 
 
 def _step(tree: Tree, front: Sequence[SegmentId], unit: HistoryUnit) -> Sequence[SegmentId]:
