@@ -1,7 +1,12 @@
 """The commit journal: what it holds comes back, and nothing else does."""
 
-import pytest
+import os
+from pathlib import Path
 
+import pytest
+from tests.module_patches import Overridden
+
+from gyre.storage import files
 from gyre.storage.call_log import CallLog, path_of, read
 from gyre.storage.wal import NAME, WalEntry, WriteAheadLog, entries, restore, shards
 from gyre.types.call_records import CallDelivered
@@ -110,6 +115,20 @@ def test_opening_restores_and_starts_empty(folder):
     assert 1 == again.num_restored
     assert [] == list(entries(folder))
     assert 2 == len(read(path_of(folder, "a")).records)
+
+
+def test_logs_are_on_the_disk_before_the_journal_forgets_them(folder, monkeypatch):
+    """A process that is killed leaves them whole, but in memory; then its machine may go down."""
+    made, synced = grown(folder, "a", 2), []
+    write(folder, made)
+
+    def note(fd):
+        synced.append((Path(f"/proc/self/fd/{fd}").resolve(), len(list(entries(folder)))))
+
+    monkeypatch.setattr(files, "os", Overridden(os, fsync=note))
+    WriteAheadLog(folder).close()
+
+    assert [(path_of(folder, "a"), 2)] == synced
 
 
 def test_a_run_folder_has_one_journal_at_a_time(folder):
