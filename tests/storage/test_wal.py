@@ -1,7 +1,14 @@
 """The commit journal: what it holds comes back, and nothing else does."""
 
-import pytest
+import errno
+import fcntl
+import os
+from pathlib import Path
 
+import pytest
+from tests.module_patches import Overridden
+
+from gyre.storage import files, framed_file
 from gyre.storage.call_log import CallLog, path_of, read
 from gyre.storage.wal import NAME, WalEntry, WriteAheadLog, entries, restore, shards
 from gyre.types.call_records import CallDelivered
@@ -112,12 +119,38 @@ def test_opening_restores_and_starts_empty(folder):
     assert 2 == len(read(path_of(folder, "a")).records)
 
 
+def test_logs_are_on_the_disk_before_the_journal_forgets_them(folder, monkeypatch):
+    """A process that is killed leaves them whole, but in memory; then its machine may go down."""
+    made, synced = grown(folder, "a", 2), []
+    write(folder, made)
+
+    def note(fd):
+        synced.append((Path(f"/proc/self/fd/{fd}").resolve(), len(list(entries(folder)))))
+
+    monkeypatch.setattr(files, "os", Overridden(os, fsync=note))
+    WriteAheadLog(folder).close()
+
+    assert [(path_of(folder, "a"), 2)] == synced
+
+
 def test_a_run_folder_has_one_journal_at_a_time(folder):
     first = WriteAheadLog(folder)
     with pytest.raises(ConfigError, match="another proxy"):
         WriteAheadLog(folder)
     first.close()
     WriteAheadLog(folder).close()
+
+
+def test_a_file_system_without_locks_is_named(folder, monkeypatch):
+    def refuse(fd, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(framed_file, "fcntl", Overridden(fcntl, flock=refuse))
+    with pytest.raises(ConfigError, match="commits: it cannot be locked: No locks available"):
+        WriteAheadLog(folder)
+
+    assert before == len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_what_is_no_journal_is_refused_and_not_kept_open(folder):

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from struct import Struct
 
-from gyre.types.errors import LogDamaged
+from gyre.types.errors import ConfigError, LogDamaged
 
 BLOCK_BYTES = 64
 """Between two places whose checksums are kept."""
@@ -162,7 +162,10 @@ def first_payload(path: Path, *, magic: bytes) -> bytes | None:
 
 
 def locked(path: Path, *, create: bool) -> int | None:
-    """A descriptor that keeps other writers out until it is closed; None if one is in."""
+    """A descriptor that keeps other writers out until it is closed; None if one is in.
+
+    ConfigError where the file system has no locks.
+    """
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
     lock = os.open(path, flags, 0o600)
     try:
@@ -170,6 +173,9 @@ def locked(path: Path, *, create: bool) -> int | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    except OSError as error:
+        os.close(lock)
+        raise ConfigError(f"{path}: it cannot be locked: {error.strerror}") from error
     return lock
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from struct import Struct
 
-from gyre.storage import call_log
+from gyre.storage import call_log, files
 from gyre.storage.call_log import CallLog
 from gyre.storage.framed_file import HEAD_BYTES, FramedFile, framed, locked, payload_at
 from gyre.types.errors import ConfigError, LogDamaged
@@ -109,7 +109,10 @@ def entries(folder: Path, *, shard: int = 0) -> Iterator[WalEntry]:
 
 
 def restore(folder: Path, *, shard: int = 0) -> int:
-    """Appends to logs what they lost with the machine; how many entries that were."""
+    """Appends to logs what they lost with the machine; how many entries that were.
+
+    Logs that lost nothing are on the disk as well, where a killed process may not have put them.
+    """
     sound: dict[str, int] = {}
     restored = 0
     for entry in entries(folder, shard=shard):
@@ -126,10 +129,11 @@ def restore(folder: Path, *, shard: int = 0) -> int:
             raise LogDamaged(message)
         log = call_log.CallLog(path, sound_bytes=end)
         log.append_raw(entry.data)
-        log.sync()
         log.close()
         sound[entry.log] = end + len(entry.data)
         restored += 1
+    for name in sound:
+        files.sync(call_log.path_of(folder, name))
     return restored
 
 
