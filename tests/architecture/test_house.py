@@ -44,7 +44,7 @@ LOOKUPS = (
     ("wandb", "observability/trackers/wandb.py"),  # metrics / W&B
 )
 """What an engineer types into a file finder, and the file that holds the thing."""
-MOST_FILES = {"Walk 1": 40, "Walk 2": 46, "Walk 3": 51, "Walk 4": 65}
+MOST_FILES = {"Walk 1": 40, "Walk 2": 43, "Walk 3": 50, "Walk 4": 65}
 """Ratchets: a walk may become shorter."""
 MOST_MODULES = 370
 MOST_IN_A_FOLDER = 20

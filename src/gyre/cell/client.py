@@ -1,4 +1,7 @@
-"""Cells as their controller sees them: orders over HTTP, and errors that keep their kind."""
+"""Cells as their controller sees them: orders over HTTP, and errors that keep their kind.
+
+`cell/api.py` answers them.
+"""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, Sequence

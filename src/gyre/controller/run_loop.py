@@ -36,7 +36,7 @@ def warn(message: str) -> None:
 
 
 class Executor(Protocol):
-    """Has commands executed, and acts on facts that are in the journal."""
+    """Has commands executed, and acts on facts in the journal; a run's is `CommandExecutor`."""
 
     def execute(self, commands: Sequence[Command]) -> None:
         """Starts what is ordered after an event, if anything is, and returns at once."""
