@@ -77,7 +77,7 @@ VAGUE_OPENINGS = {
 SAME_NAME = {"Markers"}
 """Public classes that a family of adapters has under one name."""
 
-MOST_CALLBACKS = 17
+MOST_CALLBACKS = 14
 """Constructor parameters that are functions, in the whole package."""
 MOST_WITH_CALLBACKS = 0
 """Classes with more than one such parameter, outside `aio` and `net`."""

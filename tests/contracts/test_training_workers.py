@@ -66,12 +66,12 @@ class RankGroups(SingleRanks):
     """A driver and its rank, which have weights of their own; more ranks are more processes."""
 
     def _opened(self, plan):
-        failed = []
-        self._stack.callback(lambda: self.check(failed))
-        return open_ranked(plan, open_network(plan), on_failure=lambda: failed.append(plan.name))
+        worker = open_ranked(plan, open_network(plan))
+        self._stack.callback(lambda: self.check(worker))
+        return worker
 
-    def check(self, failed):
-        assert [] == failed
+    def check(self, worker):
+        assert not worker.lost.done()
 
 
 @pytest.mark.parametrize("promise", suite.EVERY_WORKER, ids=lambda promise: promise.__name__)

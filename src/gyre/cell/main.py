@@ -167,8 +167,10 @@ def open_learning(plan: CellSpec, network: Network, transport: Transport) -> Tra
             kind = plan.trainer.kind
             message = f"cells.trainer: expected none for cells of {plan.ranks} ranks of {kind}"
             raise ConfigError(message)
+        ranked = open_ranked(plan, network)
         # As at a SIGTERM: calls in flight end with the tokens they have.
-        return open_ranked(plan, network, on_failure=lambda: os.kill(os.getpid(), signal.SIGTERM))
+        ranked.lost.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        return ranked
     memory = open_memory(plan, network)
     between = CellComm(plan.store, cell=plan.cell, timeout_s=plan.timeout_s, memory=memory)
     trainer = open_trainer(plan, network)

@@ -281,13 +281,8 @@ def rank_group():
 
 
 @pytest.fixture
-def failed():
-    return Event()
-
-
-@pytest.fixture
-def driver(rank_group, failed):
-    made = Driver(rank_group, SECTION, life_s=0.01, on_failure=failed.set)
+def driver(rank_group):
+    made = Driver(rank_group, SECTION, life_s=0.01)
     yield made
     made.end()
 
@@ -326,9 +321,7 @@ def test_a_claim_for_a_trainer_that_rests_is_refused_alone(driver, rank_group):
     assert 0.5 == driver.claimed(claimed(claim_of([0]))).loss
 
 
-def test_a_failure_in_the_stream_loses_the_cell_and_blames_the_oldest_claim(
-    driver, rank_group, failed
-):
+def test_a_failure_in_the_stream_loses_the_cell_and_blames_the_oldest_claim(driver, rank_group):
     """The others return to the queue with all that the cell held (SPEC 3.2)."""
     rank_group.trainer.error = NotFinite("no number", retryable=False)
     with ThreadPoolExecutor(2) as pool:
@@ -338,29 +331,29 @@ def test_a_failure_in_the_stream_loses_the_cell_and_blames_the_oldest_claim(
         errors = [one.exception(PATIENCE_S) for one in asked]
 
     assert {NotFinite, CellGone} == {type(one) for one in errors}
-    assert failed.wait(PATIENCE_S)
+    assert NotFinite is type(driver.lost.result(PATIENCE_S))
     with pytest.raises(CellGone, match="no number"):
         driver.do(lambda: None)
 
 
-def test_ranks_that_no_longer_stand_together_lose_the_cell(driver, rank_group, failed):
+def test_ranks_that_no_longer_stand_together_lose_the_cell(driver, rank_group):
     def part():
         raise CellGone("rank 1 of the cell ended")
 
     with pytest.raises(CellGone, match="rank 1"):
         driver.do(part)
 
-    assert failed.wait(PATIENCE_S)
+    assert CellGone is type(driver.lost.result(PATIENCE_S))
     assert rank_group.is_dropped
 
 
-def test_whoever_waits_is_answered_when_the_cell_ends(rank_group, failed):
-    driver = Driver(rank_group, SECTION, life_s=60.0, on_failure=failed.set)
+def test_whoever_waits_is_answered_when_the_cell_ends(rank_group):
+    driver = Driver(rank_group, SECTION, life_s=60.0)
     driver.end()
 
     with pytest.raises(CellGone, match="the cell ends"):
         driver.claimed(claimed(claim_of([0])))
-    assert not failed.is_set()
+    assert not driver.lost.done()
 
 
 def test_packs_of_a_claim_may_be_none(driver):

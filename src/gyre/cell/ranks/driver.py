@@ -204,17 +204,17 @@ class Driver:
         objective: LossConfig,
         *,
         life_s: float,
-        on_failure: Callable[[], None],
     ) -> None:
-        """A paused stream says so every `life_s`; `on_failure`: the cell is lost."""
+        """A paused stream says so every `life_s`."""
         self.held: set[int] = set()
         """Leases that are in the ranks' sums, or on their way there."""
         self.failure: CellError | None = None
-        """What the cell was lost by."""
+        """What the cell was lost by, or that it ends."""
+        self.lost: Future[CellError] = Future()
+        """Done once the cell is lost."""
         self._rank_group = rank_group
         self._trainer = rank_group.part.trainer
         self._life_s = life_s
-        self._on_failure = on_failure
         self._inbox: deque[PendingClaim | _Act] = deque()
         self._came = Condition()
         self._acting: _Act | None = None
@@ -241,7 +241,7 @@ class Driver:
                 return
             self.failure = error
             self._came.notify()
-        self._on_failure()
+        self.lost.set_result(error)
 
     def end(self) -> None:
         """Claims that are waited for fail; the driver's thread ends or is given up."""

@@ -113,17 +113,17 @@ class MultiRankWorker:
         plan: CellSpec,
         rank_group: RankGroup,
         network: Network,
-        *,
-        on_failure: Callable[[], None],
     ) -> None:
-        """`network` is the engine's, whole; `on_failure` is called once, when the cell is lost."""
+        """`network` is the engine's, whole."""
         self.claims_at_once = plan.stages + 1
         self._plan = plan
         self._rank_group = rank_group
         self._trainer = rank_group.part.trainer
         self._network = network
         life_s = plan.timeout_s / SIGNS_OF_LIFE
-        self._driver = Driver(rank_group, plan.objective, life_s=life_s, on_failure=on_failure)
+        self._driver = Driver(rank_group, plan.objective, life_s=life_s)
+        self.lost = self._driver.lost
+        """Done once the cell is lost."""
         copies = GatheredCopies(rank_group, network, share=plan.share)
         self._saving = CheckpointWriter(copies, network, stages=plan.stages, shards=plan.shards)
         self._exposing = Lock()
@@ -279,21 +279,11 @@ class MultiRankWorker:
         )
 
 
-def open_ranked(
-    plan: CellSpec, network: Network, *, on_failure: Callable[[], None]
-) -> MultiRankWorker:
+def open_ranked(plan: CellSpec, network: Network) -> MultiRankWorker:
     """All ranks are there; a failure on the way ends those that were."""
     folder = Path(tempfile.mkdtemp(prefix=f"{plan.name}-", dir=plan.share))
     path = write_plan(folder / "plan.json", plan)
     store = folder / "store"
-    ended: list[str] = []
-    made: list[MultiRankWorker] = []
-
-    def on_end(what: str) -> None:
-        ended.append(what)
-        for one in made:
-            one.ended(what)
-
     with ExitStack() as stack:
         followers = []
         for rank in range(1, plan.ranks):
@@ -302,7 +292,7 @@ def open_ranked(
                 if (node_agent := plan.node_agent_of(rank)) is None
                 else (*FAR, node_agent, str(plan.key_file))
             )
-            follower = RankProcess(path, rank, store, through=far, on_end=on_end)
+            follower = RankProcess(path, rank, store, through=far)
             stack.callback(follower.end)
             followers.append(follower)
         own = planned_network(plan)
@@ -310,10 +300,8 @@ def open_ranked(
             follower.ready.result()
         part = open_part(plan, 0, store, own)
         rank_group = RankGroup(part, followers, patience_s=PATIENCE * plan.timeout_s)
-        ranked = MultiRankWorker(plan, rank_group, network, on_failure=on_failure)
+        ranked = MultiRankWorker(plan, rank_group, network)
         stack.pop_all()
-    made.append(ranked)
-    # The end of a rank that ended before this worker was made has not been noticed otherwise.
-    for what in ended:
-        ranked.ended(what)
+    for follower in followers:
+        follower.ended.add_done_callback(lambda ended: ranked.ended(ended.result()))
     return ranked

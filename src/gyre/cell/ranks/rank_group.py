@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -29,15 +29,12 @@ class RankProcess:
         rank: int,
         store: Path,
         *,
-        on_end: Callable[[str], None],
         through: Sequence[str] = (),
     ) -> None:
-        """`on_end` is called in another thread, with what happened, unless `end` was called.
-
-        `through` is a program that has it started on another node, and stands for it here.
-        """
+        """`through` is a program that has it started on another node, and stands for it here."""
         self._name = f"rank {rank}"
-        self._on_end = on_end
+        self.ended: Future[str] = Future()
+        """Says what happened, unless `end` was called."""
         self._lock = Lock()
         self._number = READY
         self._is_over = False
@@ -104,7 +101,7 @@ class RankProcess:
         for one in left.values():
             one.set_exception(self._gone())
         if not was_told:
-            self._on_end(f"{self._name} of the cell ended")
+            self.ended.set_result(f"{self._name} of the cell ended")
 
     def _answered(self, answer: RankReply) -> None:
         with self._lock:
