@@ -10,7 +10,6 @@ from gyre.cluster import fork_server
 
 ORDERS = {signal.SIGUSR1}
 IMPORTED_BY = os.getpid()
-print("tests.cluster.forked is imported", flush=True)
 
 
 def run_forked(arguments: Sequence[str], told: str) -> int:

@@ -17,9 +17,9 @@ from gyre.types.protocols import LOST
 pytestmark = pytest.mark.slow
 
 
-def with_nursery(work, folder):
+def with_nursery(work, folder, module="tests.cluster.forked"):
     async def live():
-        fork_client = await ForkClient.open("tests.cluster.forked", folder / "nursery.log")
+        fork_client = await ForkClient.open(module, folder / "nursery.log")
         try:
             return await work(fork_client)
         finally:
@@ -78,9 +78,9 @@ def test_what_a_module_or_a_child_prints_is_in_the_logs_and_no_answer(tmp_path):
         return url, await child.wait(), await other.wait()
 
     ended = -signal.SIGTERM
-    assert ("http://here", ended, ended) == with_nursery(work, tmp_path)
+    assert ("http://here", ended, ended) == with_nursery(work, tmp_path, "tests.cluster.printing")
     assert "a library says hello\n" == (tmp_path / "log").read_text()
-    assert "tests.cluster.forked is imported\n" == (tmp_path / "nursery.log").read_text()
+    assert "a library is imported\n" == (tmp_path / "nursery.log").read_text()
 
 
 def test_a_child_that_ends_before_it_is_ready_is_refused_with_its_last_words(tmp_path):

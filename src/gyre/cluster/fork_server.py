@@ -162,6 +162,7 @@ def main(arguments: Sequence[str]) -> int:
     ForkServer(
         module.run_forked, getattr(module, "ORDERS", ()), dies_with_parent=how == [DIES_WITH_PARENT]
     ).work()
+    os.close(ANSWERS)
     return 0
 
 

@@ -159,3 +159,15 @@ def test_a_core_begins_from_none_that_is_damaged(tmp_path):
         (type(one), one.version) for one in scene.heard
     ]
     assert ["v000001.damaged", "v000002.damaged"] == sorted(one.name for one in tmp_path.iterdir())
+
+
+def test_a_damaged_checkpoint_does_not_count_as_the_one_before_the_last(tmp_path):
+    """If the next is damaged too, a core begins from the sound one before both."""
+
+    async def work(scene):
+        await scene.begin(1, 2)
+        (tmp_path / name_of(2) / "optimizer").mkdir(parents=True)
+        assert await scene.checkpointer.to_begin_from(2) is None
+        await scene.begin(3)
+
+    assert [0, 1, 1] == kept(tmp_path, work).covered

@@ -105,6 +105,8 @@ class Checkpointer:
             newest = await asyncio.to_thread(found)
         for version, reason in aside:
             self._loop.record(CheckpointRefused(version=version, reason=reason))
+            # No core can begin from it, so it covers nothing.
+            self._whole = [whole for whole in self._whole if whole != version]
         return newest
 
     @contextmanager
