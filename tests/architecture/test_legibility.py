@@ -11,7 +11,6 @@ SLIVERS = {
     "gyre.cli.rollout": "a command",
     "gyre.cli.status": "a command",
     "gyre.harnesses.declared": "an adapter",
-    "gyre.harnesses.generic": "an adapter",
     "gyre.inference.engine.pinned_blocks": "found by its name beside the block manager",
     "gyre.proxy.routing.kv_handover": "found by its name; the router decides, this moves",
     "gyre.rollout.deadlines": "the pure half of the supervisor",
@@ -19,6 +18,7 @@ SLIVERS = {
     "gyre.sandboxes.local.seccomp": "the filter alone",
     "gyre.tasks.deepswe": "an adapter",
     "gyre.tasks.generated": "an adapter",
+    "gyre.tasks.nl2repo": "an adapter",
     "gyre.trainer.distributed.pipeline_schedule": "the pure half of the pipeline",
     "gyre.transports.shared_memory": "an adapter",
 }

@@ -55,8 +55,7 @@ def _known(data: Mapping[str, Any], kind: type[Task | EvaluationRule], where: st
 
 def _unsaid(key: str, data: Mapping[str, Any], where: str) -> None:
     if key in data:
-        message = f"{where}: {key}: said by the task's folder already"
-        raise TaskError(message)
+        raise TaskError(f"{where}: {key}: said by the task's folder already")
 
 
 def _folder(named: str | None, folder: Path, where: str) -> str | None:
@@ -64,8 +63,7 @@ def _folder(named: str | None, folder: Path, where: str) -> str | None:
         return None
     path = (folder / named).resolve()
     if not path.is_dir():
-        message = f"{where}: {named}: expected a folder"
-        raise TaskError(message)
+        raise TaskError(f"{where}: {named}: expected a folder")
     return str(path)
 
 
@@ -135,6 +133,5 @@ def _read_line(line: bytes, where: str, folder: Path) -> Task:
     with wrap_errors(TaskError, where, (msgspec.MsgspecError, RecursionError)):
         data = msgspec.json.decode(line)
     if not isinstance(data, dict):
-        message = f"{where}: expected an object, found a {type(data).__name__}"
-        raise TaskError(message)
+        raise TaskError(f"{where}: expected an object, found a {type(data).__name__}")
     return task(data, where=where, folder=folder)
