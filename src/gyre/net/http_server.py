@@ -42,8 +42,7 @@ def listener(
         made.bind((host, port))
     except (OSError, OverflowError) as error:
         made.close()
-        message = f"cannot listen on {host}:{port}: {error}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
     made.listen(2048)
     return made
 
