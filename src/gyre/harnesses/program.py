@@ -20,6 +20,7 @@ def version_in(text: str, pattern: re.Pattern[str]) -> str | None:
 
 
 def user_agent_version(evidence: Evidence, pattern: re.Pattern[str]) -> str | None:
+    """The version that a program names in its requests, where it names one."""
     return version_in(evidence.headers.get("user-agent", ""), pattern)
 
 

@@ -15,7 +15,6 @@ from gyre.types.protocols import Engine
 from gyre.version import fingerprint
 
 PREFIX = "/gyre/"
-MOST_BYTES = 65536
 MOST_ROUTES_BYTES = 64 * 2**20
 """More than a hundred thousand executions at once take."""
 T = TypeVar("T")
@@ -187,7 +186,7 @@ class AdminApi:
 
 
 async def _order(
-    exchange: Exchange, kind: type[T], *, most_bytes: int = MOST_BYTES, empty: bytes = b""
+    exchange: Exchange, kind: type[T], *, most_bytes: int = 65536, empty: bytes = b""
 ) -> T:
     """The body of a request, `empty` for none; RequestError for what is no order of this kind."""
     body = await exchange.body(most_bytes=most_bytes, within_s=10)

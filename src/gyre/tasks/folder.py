@@ -69,6 +69,7 @@ def _folder(named: str | None, folder: Path, where: str) -> str | None:
 
 def _possible(found: Task, where: str) -> None:
     rule = found.evaluation
+    tests = rule.tests or CountedTests()
     numbers = (rule.attempt_s, rule.retry_s, rule.lowest, rule.highest)
     must_hold = {
         "id: expected a name": bool(found.id),
@@ -83,14 +84,12 @@ def _possible(found: Task, where: str) -> None:
             rule.baseline is None or rule.baseline < rule.highest
         ),
         "evaluation.tests: expected a count or names for a report of tests": (
-            rule.score not in ("junit.xml", "tests.json") or _counts(rule.tests)
+            rule.score not in ("junit.xml", "tests.json")
+            or bool(tests.fail_to_pass)
+            or (tests.count or 0) > 0
         ),
     }
     refuse_unmet(must_hold, where)
-
-
-def _counts(tests: CountedTests | None) -> bool:
-    return tests is not None and (bool(tests.fail_to_pass) or (tests.count or 0) > 0)
 
 
 TASK_FILE = "task.toml"
