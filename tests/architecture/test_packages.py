@@ -244,7 +244,6 @@ PURE = [
     "gyre.harnesses.claude_code",
     "gyre.harnesses.codex",
     "gyre.harnesses.declared",
-    "gyre.harnesses.generic",
     "gyre.harnesses.mini_swe_agent",
     "gyre.harnesses.opencode",
     "gyre.harnesses.program",

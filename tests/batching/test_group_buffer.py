@@ -11,7 +11,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gyre.batching.group_buffer import BufferLedger, GroupBuffer, GroupStage
+from gyre.batching.group_buffer import GroupBuffer, GroupStage
 from gyre.types.errors import InternalError
 
 
@@ -23,6 +23,10 @@ def ready_buffer(versions):
         buffer.close(number, 0, f"record {number}")
         buffer.offer(number, is_void=False)
     return buffer
+
+
+def stages(buffer, count):
+    return [buffer.stage(number) for number in range(count)]
 
 
 def pull_all(buffer):
@@ -58,10 +62,7 @@ def test_a_void_group_is_consumed_and_counted_apart(is_void):
     buffer.offer(0, is_void=is_void)
 
     assert is_void == buffer.assign(0).is_void
-
-    buffer.consume(0)
-
-    assert (int(not is_void), int(is_void)) == (buffer.ledger.trained, buffer.ledger.void)
+    assert [is_void] == [group.is_void for group in buffer.consume(0)]
 
 
 def test_the_oldest_version_goes_first_and_the_lowest_number_among_equals():
@@ -82,7 +83,7 @@ def test_a_step_consumes_what_was_assigned_and_nothing_else():
 
     assert [0] == [group.number for group in buffer.consume(0)]
     assert () == buffer.consume(1)
-    assert BufferLedger(admitted=3, trained=1, void=0, outstanding=2) == buffer.ledger
+    assert [GroupStage.CONSUMED, GroupStage.READY, GroupStage.READY] == stages(buffer, 3)
 
 
 def test_a_step_gives_its_groups_again_in_the_order_it_had_them():
@@ -97,7 +98,7 @@ def test_a_step_gives_its_groups_again_in_the_order_it_had_them():
     assert [("record 1",)] == [group.kept for group in buffer.consumed_by(1)]
 
 
-def test_groups_that_a_checkpoint_covers_are_forgotten_and_still_counted():
+def test_groups_that_a_checkpoint_covers_are_forgotten():
     buffer = ready_buffer([0, 0])
     for step in (0, 1):
         buffer.assign(buffer.oldest())
@@ -106,7 +107,6 @@ def test_groups_that_a_checkpoint_covers_are_forgotten_and_still_counted():
 
     assert buffer.stage(0) is None
     assert GroupStage.CONSUMED is buffer.stage(1)
-    assert 2 == buffer.ledger.trained
     assert [1] == [group.number for group in buffer.consumed_by(1)]
 
 
@@ -143,12 +143,12 @@ def test_what_breaks_a_rule_is_refused_and_changes_nothing(refused):
     buffer.offer(0, is_void=False)
     buffer.offer(2, is_void=False)
     buffer.assign(2)
-    before = buffer.ledger, buffer.num_ready, buffer.assigned
+    before = stages(buffer, 3), buffer.assigned
 
     with pytest.raises(InternalError):
         refused(buffer)
 
-    assert before == (buffer.ledger, buffer.num_ready, buffer.assigned)
+    assert before == (stages(buffer, 3), buffer.assigned)
 
     buffer.close(1, 1, "last")
     buffer.offer(1, is_void=False)
@@ -258,16 +258,17 @@ class Buffer(RuleBasedStateMachine):
                 assert [(group.number, one) for one in range(len(group.kept))] == list(group.kept)
 
     @invariant()
-    def the_ledger_balances(self):
-        ledger = self.buffer.ledger
-        consumed = [number for numbers in self.steps for number in numbers]
-        void = len(self.void & set(consumed))
+    def every_group_is_at_its_stage(self):
+        expected = dict.fromkeys([*self.open, *self.closed], GroupStage.OPEN)
+        expected |= dict.fromkeys(self.ready, GroupStage.READY)
+        expected |= dict.fromkeys(self.assigned, GroupStage.ASSIGNED)
+        for step, numbers in enumerate(self.steps):
+            assert not expected.keys() & set(numbers)
+            is_kept = step >= self.durable
+            expected |= dict.fromkeys(numbers, GroupStage.CONSUMED if is_kept else None)
 
-        assert len(consumed) == len(set(consumed))
-        assert ledger.admitted == ledger.trained + ledger.void + ledger.outstanding
-        assert (len(self.versions), void) == (ledger.admitted, ledger.void)
-        assert len(consumed) == ledger.trained + ledger.void
-        assert len(self.ready) == self.buffer.num_ready
+        assert len(self.versions) == len(expected)
+        assert expected == {number: self.buffer.stage(number) for number in expected}
 
 
 TestBuffer = Buffer.TestCase

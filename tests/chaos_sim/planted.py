@@ -302,7 +302,7 @@ def _framed_file(self, path, *, magic, sound_bytes=0, real=FramedFile.__init__):
     real(self, path, magic=magic, sound_bytes=sound_bytes)
     if torn > sound_bytes:
         os.ftruncate(self._fd, torn)
-        self._end = torn
+        self.size_bytes = torn
 
 
 @bug(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gyre.storage.framed_file import (
     FramedFile,
-    first_payload,
     framed,
     locked,
     next_sound,
@@ -83,13 +82,6 @@ def test_the_search_behind_a_torn_record_of_token_ids_reads_in_proportion_to_its
         return data.num_read
 
     assert 0 < num_read(4000) < 3 * num_read(2000)
-
-
-def test_the_first_frame_is_found_without_the_rest(tmp_path):
-    path = written(tmp_path / "x", [b"one", b"two"])
-
-    assert b"one" == first_payload(path, magic=MAGIC)
-    assert None is first_payload(path, magic=b"GYREELSE")
 
 
 def test_what_is_cut_off_is_not_in_the_file_and_the_next_frame_takes_its_place(tmp_path):

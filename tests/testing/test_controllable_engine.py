@@ -14,7 +14,6 @@ from tests.testing.virtual_time import Reader, hurried, now_s, settle
 from gyre.config.sections import EngineConfig, LimitsConfig
 from gyre.inference.engine.request import KVBlocks
 from gyre.inference.kv_transfer import SharedFolderKvStore, packed, unpacked
-from gyre.inference.server.main import ServerApplication
 from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
 from gyre.model.checkpoint import save
@@ -569,7 +568,7 @@ def served(engine, kv_store=None):
     server = Server(
         engine, about, limits=LimitsConfig(), kv_bytes=engine.kv_bytes, kv_store=kv_store
     )
-    return Client(ServerApplication(server))
+    return Client(server)
 
 
 def test_behind_a_server_a_call_moves_with_its_blocks(tmp_path):

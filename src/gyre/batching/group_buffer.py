@@ -1,7 +1,6 @@
 """The trajectory buffer holds groups until a step consumes them; the packing buffer pulls them.
 
 Rule 1: a group is consumed by one step, which may be replayed but is never taken back.
-Rule 2: admitted = trained + void + outstanding, after every call (SPEC 10).
 """
 
 from collections import deque
@@ -43,17 +42,6 @@ class ReadyGroup(Generic[Kept]):
     """Too few valid rewards: it counts as a group of its batch, with all advantages 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferLedger:
-    """Counts of groups by stage (SPEC 10)."""
-
-    admitted: int
-    trained: int
-    void: int
-    """Consumed, without a gradient."""
-    outstanding: int
-
-
 @dataclass(slots=True)
 class _Entry(Generic[Kept]):
     version: int
@@ -74,34 +62,11 @@ class GroupBuffer(Generic[Kept]):
         """In order of assignment."""
         self._steps: dict[int, tuple[int, ...]] = {}
         """Groups that each step consumed, in order, until a durable checkpoint covers it."""
-        self._num_in = dict.fromkeys(GroupStage, 0)
-        self._num_admitted = 0
-        self._num_trained = 0
-        self._num_void = 0
-
-    @property
-    def num_ready(self) -> int:
-        """Ready and unassigned."""
-        return self._num_in[GroupStage.READY]
 
     @property
     def assigned(self) -> tuple[int, ...]:
         """Groups of the batch in hand, in the order in which it pulled them."""
         return tuple(self._assigned)
-
-    @property
-    def ledger(self) -> BufferLedger:
-        held = (
-            self._num_in[GroupStage.OPEN]
-            + self._num_in[GroupStage.READY]
-            + self._num_in[GroupStage.ASSIGNED]
-        )
-        return BufferLedger(
-            admitted=self._num_admitted,
-            trained=self._num_trained,
-            void=self._num_void,
-            outstanding=held,
-        )
 
     def stage(self, number: int) -> GroupStage | None:
         """None for a group that was never admitted, or is forgotten."""
@@ -115,8 +80,6 @@ class GroupBuffer(Generic[Kept]):
         if size < 1:
             raise InternalError(f"group {number}: admitted with {size} executions")
         self._entries[number] = _Entry(version, [None] * size, set(range(size)))
-        self._num_admitted += 1
-        self._num_in[GroupStage.OPEN] += 1
 
     def close(self, number: int, member: int, kept: Kept | None) -> None:
         """Keeps what a closed execution left."""
@@ -133,7 +96,7 @@ class GroupBuffer(Generic[Kept]):
             waiting = ", ".join(map(str, sorted(entry.open_members)))
             raise InternalError(f"group {number}: ready before executions {waiting} closed")
         entry.is_void = is_void
-        self._move(entry, GroupStage.READY)
+        entry.stage = GroupStage.READY
         heappush(self._ready, (entry.version, number))
 
     def oldest(self) -> int | None:
@@ -150,7 +113,7 @@ class GroupBuffer(Generic[Kept]):
         entry = self._entry(number, GroupStage.READY)
         if self._ready[0][1] == number:
             heappop(self._ready)
-        self._move(entry, GroupStage.ASSIGNED)
+        entry.stage = GroupStage.ASSIGNED
         self._assigned[number] = None
         return self._group(number, entry)
 
@@ -164,12 +127,7 @@ class GroupBuffer(Generic[Kept]):
             raise InternalError(f"step {step}: taken twice")
         self._steps[step] = tuple(self._assigned)
         for number in self._assigned:
-            entry = self._entries[number]
-            self._move(entry, GroupStage.CONSUMED)
-            if entry.is_void:
-                self._num_void += 1
-            else:
-                self._num_trained += 1
+            self._entries[number].stage = GroupStage.CONSUMED
         self._assigned.clear()
         return self.consumed_by(step)
 
@@ -184,7 +142,6 @@ class GroupBuffer(Generic[Kept]):
         for step in [step for step in self._steps if step < version]:
             for number in self._steps.pop(step):
                 del self._entries[number]
-                self._num_in[GroupStage.CONSUMED] -= 1
 
     def _entry(self, number: int, stage: GroupStage) -> _Entry[Kept]:
         found = self.stage(number)
@@ -196,11 +153,6 @@ class GroupBuffer(Generic[Kept]):
     def _group(self, number: int, entry: _Entry[Kept]) -> ReadyGroup[Kept]:
         kept = tuple(entry.kept)
         return ReadyGroup(number=number, version=entry.version, kept=kept, is_void=entry.is_void)
-
-    def _move(self, entry: _Entry[Kept], stage: GroupStage) -> None:
-        self._num_in[entry.stage] -= 1
-        self._num_in[stage] += 1
-        entry.stage = stage
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, version_in
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, user_agent_version
 from gyre.types.call_records import CallRole, Classification, Evidence
 
 _CONFIG = """\
@@ -76,11 +76,11 @@ _USER_AGENT = re.compile(r"codex[\w-]*/(\d+\.\d+\.\d+)")
 
 
 def recognises(evidence: Evidence) -> bool:
-    return evidence.dialect == "responses" and _version(evidence) is not None
+    return evidence.dialect == "responses" and user_agent_version(evidence, _USER_AGENT) is not None
 
 
 def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
-    markers, known = of_version(MARKERS, _version(evidence))
+    markers, known = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
     kind = evidence.metadata.get("request_kind")
     is_subagent = evidence.metadata.get("thread_source") == markers.subagent
     parent = evidence.metadata.get("parent_thread_id")
@@ -101,7 +101,3 @@ def _role(evidence: Evidence, kind: str | None, markers: Markers, *, is_subagent
     if kind != markers.turn and not evidence.tools:
         return "aux"
     return "sub-agent" if is_subagent else "main"
-
-
-def _version(evidence: Evidence) -> str | None:
-    return version_in(evidence.headers.get("user-agent", ""), _USER_AGENT)

@@ -21,8 +21,7 @@ class CommandHarness:
         layers: Sequence[str] = (),
     ) -> None:
         if not argv:
-            message = "harness: expected a command, found no argument"
-            raise ConfigError(message)
+            raise ConfigError("harness: expected a command, found no argument")
         if any("{key}" in argument for argument in argv):
             message = "harness: the key goes into the environment, because all see arguments"
             raise ConfigError(message)

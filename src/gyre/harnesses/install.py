@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gyre.harnesses.program import AgentProgram, Npm, Pip
 from gyre.harnesses.registry import RECORD, InstalledProgram, find, folder_for, lock_of, placed
-from gyre.types.errors import HarnessError
+from gyre.types.errors import HarnessError, wrap_errors
 
 INSTALL_S = 1800.0
 ASK_S = 120.0
@@ -33,16 +33,13 @@ def prepare(program: AgentProgram, version: str, root: Path) -> InstalledProgram
     found = find(program, version, root)
     if found is not None:
         return found
-    try:
+    with wrap_errors(HarnessError, f"preparing {program.name} {version} in {root}"):
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix="preparing-") as scratch:
             made = Path(scratch) / "made"
             made.mkdir()
             _build(program, version, made)
             _put_in_place(program, version, made, root)
-    except OSError as error:
-        message = f"preparing {program.name} {version} in {root}: {error}"
-        raise HarnessError(message) from error
     found = find(program, version, root)
     if found is None:
         message = f"preparing {program.name} {version}: it was removed again by somebody else"
@@ -145,12 +142,10 @@ def _run(
             timeout=limit_s,
         )
     except subprocess.TimeoutExpired as error:
-        message = f"{what}: took longer than {limit_s:g} s"
-        raise HarnessError(message) from error
+        raise HarnessError(f"{what}: took longer than {limit_s:g} s") from error
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip())[-MOST_LETTERS:]
-        message = f"{what}: ended with status {done.returncode}: {said}"
-        raise HarnessError(message)
+        raise HarnessError(f"{what}: ended with status {done.returncode}: {said}")
     return done.stdout
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, version_in
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, user_agent_version
 from gyre.types.call_records import CallRole, Classification, Evidence
 
 _QUIET = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE")
@@ -75,11 +75,11 @@ _USER_AGENT = re.compile(r"opencode/(\d+\.\d+\.\d+)")
 
 
 def recognises(evidence: Evidence) -> bool:
-    return evidence.dialect == "chat" and _version(evidence) is not None
+    return evidence.dialect == "chat" and user_agent_version(evidence, _USER_AGENT) is not None
 
 
 def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
-    markers, known = of_version(MARKERS, _version(evidence))
+    markers, known = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
     parent, session = evidence.headers.get(PARENT), evidence.headers.get(SESSION)
     is_subagent = parent is not None or (session is not None and session in subagents)
     role, is_marked = _role(evidence, markers, is_subagent=is_subagent)
@@ -99,7 +99,3 @@ def _role(evidence: Evidence, markers: Markers, *, is_subagent: bool) -> tuple[C
     if evidence.system.startswith(markers.summary):
         return ("sub-agent-summary" if is_subagent else "main-summary"), True
     return "aux", evidence.system.startswith(markers.side)
-
-
-def _version(evidence: Evidence) -> str | None:
-    return version_in(evidence.headers.get("user-agent", ""), _USER_AGENT)

@@ -1,7 +1,5 @@
 """What describes an installable agent program; version markers.
 
-An agent program that can be installed: its package, how it is started, and which settings it gets.
-
 A file beside this one describes each of them.
 """
 
@@ -10,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gyre.types.call_records import Evidence
+
 Markers = TypeVar("Markers")
 
 
@@ -17,6 +17,11 @@ def version_in(text: str, pattern: re.Pattern[str]) -> str | None:
     """The first group of the pattern where it matches the beginning of the text."""
     found = pattern.match(text)
     return found.group(1) if found else None
+
+
+def user_agent_version(evidence: Evidence, pattern: re.Pattern[str]) -> str | None:
+    """The version that a program names in its requests, where it names one."""
+    return version_in(evidence.headers.get("user-agent", ""), pattern)
 
 
 def of_version(table: Mapping[str, Markers], version: str | None) -> tuple[Markers, bool]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, version_in
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, user_agent_version
 from gyre.types.call_records import CallRole, Classification, Evidence
 
 NODE = "22.23.3"
@@ -89,11 +89,11 @@ _USER_AGENT = re.compile(r"QwenCode/(\d+\.\d+\.\d+)")
 
 
 def recognises(evidence: Evidence) -> bool:
-    return evidence.dialect == "chat" and _version(evidence) is not None
+    return evidence.dialect == "chat" and user_agent_version(evidence, _USER_AGENT) is not None
 
 
 def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
-    markers, known = of_version(MARKERS, _version(evidence))
+    markers, known = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
     role, is_marked = _role(evidence, markers)
     return Classification(role=role, harness=NAME, known=known and is_marked)
 
@@ -112,7 +112,3 @@ def _role(evidence: Evidence, markers: Markers) -> tuple[CallRole, bool]:
     if not evidence.tools:
         return "aux", False
     return ("main" if is_main else "sub-agent"), is_marked
-
-
-def _version(evidence: Evidence) -> str | None:
-    return version_in(evidence.headers.get("user-agent", ""), _USER_AGENT)

@@ -110,11 +110,10 @@ def open_harness(
         raise ConfigError(message)
     found = find(program, version, cache() if root is None else root)
     if found is None:
-        message = (
+        raise ConfigError(
             f"harness.kind: {program.name} {version} is not prepared on this machine; "
             f"`gyre harness prepare {named(program, version)}` does it"
         )
-        raise ConfigError(message)
     return Command(
         argv=(*found.argv, *program.flags, *section.args, *program.task),
         variables={**EVERYWHERE, **program.variables(window), **section.env},
@@ -141,11 +140,9 @@ def picked(name: str) -> tuple[AgentProgram, str]:
     kind, at, version = name.partition("@")
     program = PROGRAMS.get(kind)
     if program is None:
-        message = f"{name}: expected one of {', '.join(PROGRAMS)}"
-        raise ConfigError(message)
+        raise ConfigError(f"{name}: expected one of {', '.join(PROGRAMS)}")
     if at and not _is_version(version):
-        message = f"{name}: expected a version as in {program.name}@{program.version}"
-        raise ConfigError(message)
+        raise ConfigError(f"{name}: expected a version as in {program.name}@{program.version}")
     return program, version or program.version
 
 

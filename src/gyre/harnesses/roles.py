@@ -7,7 +7,6 @@ from gyre.harnesses import (
     claude_code,
     codex,
     declared,
-    generic,
     mini_swe_agent,
     opencode,
     qwen_code,
@@ -18,9 +17,6 @@ from gyre.types.call_records import Classification, Evidence
 class RoleRules(Protocol):
     """How one harness's calls get their roles; each harness's module implements it."""
 
-    @property
-    def NAME(self) -> str: ...
-
     def recognises(self, evidence: Evidence) -> bool: ...
 
     def classify(self, evidence: Evidence, subagents: Container[str]) -> Classification: ...
@@ -28,6 +24,10 @@ class RoleRules(Protocol):
 
 TABLES: tuple[RoleRules, ...] = (declared, claude_code, codex, opencode, qwen_code, mini_swe_agent)
 """What a program says of itself goes before what it can be recognised by."""
+
+
+GENERIC = "generic"
+"""Of harnesses that Gyre does not know: every call is the main agent's, and counted."""
 
 
 def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classification:
@@ -39,4 +39,4 @@ def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classificati
     for table in TABLES:
         if table.recognises(evidence):
             return table.classify(evidence, subagents)
-    return generic.classify(evidence, subagents)
+    return Classification(role="main", harness=GENERIC, known=False)

@@ -216,8 +216,7 @@ def unpacked(data: bytes) -> KVBlocks:
     try:
         found = load(data)
     except (SafetensorError, KeyError, RuntimeError, ValueError) as error:
-        message = f"expected the bytes of an export: {error}"
-        raise RequestError(message) from error
+        raise RequestError(f"expected the bytes of an export: {error}") from error
     return checked(found)
 
 
@@ -313,18 +312,15 @@ def tensors_of(blocks: KVBlocks) -> dict[str, Tensor]:
 def checked(found: Mapping[str, Tensor]) -> KVBlocks:
     """The export of these tensors; RequestError for what is none."""
     if set(found) != _NAMES:
-        message = f"expected the tensors {sorted(_NAMES)}, found {sorted(found)}"
-        raise RequestError(message)
+        raise RequestError(f"expected the tensors {sorted(_NAMES)}, found {sorted(found)}")
     ids, version, values = found["token_ids"], found["version"], found["values"]
     if ids.dtype != torch.int32 or ids.dim() != 1:
         message = f"expected int32 of one dimension, found {_described(ids)}"
         raise RequestError(message, where="token_ids")
     if version.dtype != torch.int64 or version.numel() != 1:
-        message = f"expected one int64, found {_described(version)}"
-        raise RequestError(message, where="version")
+        raise RequestError(f"expected one int64, found {_described(version)}", where="version")
     if not values.is_floating_point() or not _is_finite(values):
-        message = f"expected finite numbers, found {_described(values)}"
-        raise RequestError(message, where="values")
+        raise RequestError(f"expected finite numbers, found {_described(values)}", where="values")
     return KVBlocks(
         token_ids=ids.numpy().tobytes(), version=int(version.reshape(()).item()), values=values
     )

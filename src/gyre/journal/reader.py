@@ -1,7 +1,5 @@
 """Journal header, entries, reading, and following a growing journal.
 
-What a journal consists of: a header, and facts with their place among all others.
-
 The first frame is the header, every other one an entry: sequence, epoch, now, origin, kind, fact.
 Rule 1: sequence counts without gaps, epoch and now never go back, also across a resume.
 Rule 2: a kind the reader does not know is kept as it lies and may be skipped; what may not be
@@ -22,7 +20,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gyre.storage.framed_file import HEAD_BYTES, framed, payload_at, scan
-from gyre.types.errors import ConfigError, LogDamaged
+from gyre.types.errors import ConfigError, LogDamaged, wrap_errors
 
 MAGIC = b"GYREJRNL"
 MAJOR, MINOR = 1, 1
@@ -146,8 +144,7 @@ def read(path: Path, *, kinds: Sequence[type]) -> JournalContents:
     try:
         found = scan(path, magic=MAGIC, what="run journal")
     except OSError as error:
-        message = f"{path}: no journal that can be read: {error.strerror}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"{path}: no journal that can be read: {error.strerror}") from error
     header = header_of(path, found.payloads[0][1]) if found.payloads else None
     decoders = decoders_of(kinds)
     entries: list[JournalEntry] = []
@@ -171,15 +168,11 @@ def decoders_of(kinds: Sequence[type]) -> Decoders:
 
 def header_of(path: Path, payload: bytes) -> Header:
     """The first payload of a journal; raises LogDamaged."""
-    try:
+    with wrap_errors(LogDamaged, f"{path}: its header does not decode", msgspec.MsgspecError):
         header = _HEADERS.decode(payload)
-    except msgspec.MsgspecError as error:
-        message = f"{path}: its header does not decode: {error}"
-        raise LogDamaged(message) from error
     if header.major > MAJOR:
         form = f"{header.major}.{header.minor}"
-        message = f"{path}: format {form} is newer than {MAJOR}, which this Gyre reads"
-        raise LogDamaged(message)
+        raise LogDamaged(f"{path}: format {form} is newer than {MAJOR}, which this Gyre reads")
     return header
 
 
@@ -187,15 +180,13 @@ def refuse_to_go_on(path: Path, header: Header) -> None:
     """ConfigError if a run of this header's format cannot go on."""
     found, form = (header.major, header.minor), f"{header.major}.{header.minor}"
     if found > (MAJOR, MINOR):
-        message = f"{path}: format {form} is newer than {MAJOR}.{MINOR}, which is written"
-        raise ConfigError(message)
+        raise ConfigError(f"{path}: format {form} is newer than {MAJOR}.{MINOR}, which is written")
     if found < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        message = (
+        raise ConfigError(
             f"{path}: found a run of journal format {form}, expected {oldest} or newer: only the "
             "Gyre that began the run can go on with it"
         )
-        raise ConfigError(message)
 
 
 def entry_of(path: Path, at: int, payload: bytes, decoders: Decoders) -> JournalEntry:
@@ -206,8 +197,7 @@ def entry_of(path: Path, at: int, payload: bytes, decoders: Decoders) -> Journal
         if found.kind in decoders:
             event = decoders[found.kind].decode(found.fact)
     except msgspec.MsgspecError as error:
-        message = f"{path}: record at byte {at} does not decode: {error}"
-        raise LogDamaged(message) from error
+        raise LogDamaged(f"{path}: record at byte {at} does not decode: {error}") from error
     origin = None
     if found.source is not None:
         origin = Origin(source=found.source, sequence=found.source_sequence)
@@ -223,11 +213,10 @@ def check_order(path: Path, at: int, entry: JournalEntry, before: JournalEntry |
         message = f"{path}: entry {entry.sequence} at byte {at}, where {expected} should follow"
         raise LogDamaged(message)
     if before is not None and (entry.epoch < before.epoch or entry.now < before.now):
-        message = (
+        raise LogDamaged(
             f"{path}: entry {entry.sequence} at byte {at} goes back from epoch {before.epoch}, "
             f"{before.now} s to epoch {entry.epoch}, {entry.now} s"
         )
-        raise LogDamaged(message)
 
 
 class JournalFollower:

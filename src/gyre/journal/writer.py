@@ -112,8 +112,7 @@ class Journal:
             stack.callback(os.close, lock)
             found = read(path, kinds=kinds)
             if found.header is None:
-                message = f"{path}: ends before its header; there is no run to resume"
-                raise ConfigError(message)
+                raise ConfigError(f"{path}: ends before its header; there is no run to resume")
             refuse_to_go_on(path, found.header)
             file = FramedFile(path, magic=MAGIC, sound_bytes=found.sound_bytes)
             stack.callback(_let_go, file)
@@ -154,8 +153,7 @@ class Journal:
             message = f"{type(event).__name__}: no kind of fact that this journal was opened for"
             raise InternalError(message)
         if not isfinite(now) or now < self.now:
-            message = f"time went from {self.now} to {now} in {self._file.path}"
-            raise InternalError(message)
+            raise InternalError(f"time went from {self.now} to {now} in {self._file.path}")
         if origin is not None:
             last = self._posted.get(origin.source)
             if last is not None and origin.sequence <= last:
@@ -218,8 +216,7 @@ def _locked(path: Path, *, create: bool) -> int:
     try:
         lock = locked(path, create=create)
     except OSError as error:
-        message = f"{path}: no journal that can be written: {error.strerror}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"{path}: no journal that can be written: {error.strerror}") from error
     if lock is None:
         raise ConfigError(_taken(path))
     return lock

@@ -61,8 +61,7 @@ class Exchange:
     async def body(self, *, most_bytes: int, within_s: float) -> bytes:
         """The whole body; raises RequestError when it is too large, too slow or encoded."""
         if self.headers.get("content-encoding", "identity") != "identity":
-            message = "content-encoding: expected none"
-            raise RequestError(message)
+            raise RequestError("content-encoding: expected none")
         declared = self.headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > most_bytes:
             raise _too_large(most_bytes)
@@ -82,8 +81,7 @@ class Exchange:
                     if not event.get("more_body", False):
                         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
         except TimeoutError as error:
-            message = f"the body did not arrive within {within_s:g} s"
-            raise RequestError(message) from error
+            raise RequestError(f"the body did not arrive within {within_s:g} s") from error
 
     async def gone(self) -> None:
         """Returns when the client has closed its connection; call it only after the body."""
@@ -142,8 +140,7 @@ def listener(
         made.bind((host, port))
     except (OSError, OverflowError) as error:
         made.close()
-        message = f"cannot listen on {host}:{port}: {error}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from error
     made.listen(2048)
     return made
 

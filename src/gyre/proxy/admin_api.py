@@ -1,7 +1,7 @@
 """The proxy's control requests: open and seal executions, routes, engines, status."""
 
 import hmac
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
@@ -16,10 +16,9 @@ from gyre.types.ids import EngineName, ExecutionId
 from gyre.version import fingerprint
 
 PREFIX = "/gyre/"
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What a body that is no order of ours may lead to."""
 MOST_ROUTES_BYTES = 64 * 2**20
 """More than a hundred thousand executions at once take."""
+T = TypeVar("T")
 
 
 class OpenExecution(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,8 +83,7 @@ class AdminApi:
     async def _answer(self, exchange: Exchange) -> None:
         given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._token.encode()):
-            message = "expected the run's admin token"
-            raise Unauthorized(message)
+            raise Unauthorized("expected the run's admin token")
         self.num_asked += 1
         match exchange.method, exchange.path.removeprefix(PREFIX).split("/"):
             case "POST", ["executions"]:
@@ -112,8 +110,7 @@ class AdminApi:
                 self._router.resume(EngineName(name))
                 found = self._status()
             case _:
-                message = f"{exchange.method} {exchange.path}: no such control"
-                raise NotFound(message)
+                raise NotFound(f"{exchange.method} {exchange.path}: no such control")
         await exchange.answer(200, msgspec.json.encode(found))
 
     def held(self) -> dict[str, float]:
@@ -122,11 +119,10 @@ class AdminApi:
         return {execution.id: held.of(execution.id) for execution in self._executions.loaded}
 
     async def _open(self, exchange: Exchange) -> dict[str, Any]:
-        body = await exchange.body(most_bytes=65536, within_s=10)
+        asked = await _order(exchange, OpenExecution, empty=b"{}")
         try:
-            asked = msgspec.json.decode(body or b"{}", type=OpenExecution)
             execution, key = self._executions.create(asked.id)
-        except (*_UNREADABLE, ConfigError) as error:
+        except ConfigError as error:
             raise RequestError(str(error)) from error
         return {"id": execution.id, "key": key, "path": f"/exec/{execution.id}"}
 
@@ -142,11 +138,7 @@ class AdminApi:
         self, exchange: Exchange, session: aiohttp.ClientSession
     ) -> dict[str, Any]:
         """An earlier controller that wakes up is refused from now on."""
-        body = await exchange.body(most_bytes=65536, within_s=10)
-        try:
-            asked = msgspec.json.decode(body, type=NewController)
-        except _UNREADABLE as error:
-            raise RequestError(str(error)) from error
+        asked = await _order(exchange, NewController)
         if not asked.token or not (asked.token.isascii() and asked.token.isprintable()):
             raise RequestError("expected a token of printable ASCII", where="token")
         show(session, asked.token)
@@ -156,11 +148,7 @@ class AdminApi:
     async def _readdress(
         self, exchange: Exchange, name: EngineName, session: aiohttp.ClientSession
     ) -> dict[str, Any]:
-        body = await exchange.body(most_bytes=65536, within_s=10)
-        try:
-            asked = msgspec.json.decode(body, type=NewAddress)
-        except _UNREADABLE as error:
-            raise RequestError(str(error)) from error
+        asked = await _order(exchange, NewAddress)
         if not asked.url.startswith("http://"):
             raise RequestError("expected an address that begins with http://", where="url")
         self._router.set_address(await connect(moved_address(name, asked.url), session))
@@ -173,11 +161,7 @@ class AdminApi:
         return {"id": execution, "closed": True, "committed": committed, "held_s": held_s}
 
     async def _assign(self, exchange: Exchange) -> dict[str, Any]:
-        body = await exchange.body(most_bytes=MOST_ROUTES_BYTES, within_s=10)
-        try:
-            asked = msgspec.json.decode(body, type=NewRoutes)
-        except _UNREADABLE as error:
-            raise RequestError(str(error)) from error
+        asked = await _order(exchange, NewRoutes, most_bytes=MOST_ROUTES_BYTES)
         changes = {
             execution: None if name is None else EngineName(name)
             for execution, name in asked.routes.items()
@@ -198,3 +182,14 @@ class AdminApi:
             "routes": self._router.routes_version,
             "engines": [msgspec.to_builtins(status) for status in self._router.engines()],
         }
+
+
+async def _order(
+    exchange: Exchange, kind: type[T], *, most_bytes: int = 65536, empty: bytes = b""
+) -> T:
+    """The body of a request, `empty` for none; RequestError for what is no order of this kind."""
+    body = await exchange.body(most_bytes=most_bytes, within_s=10)
+    try:
+        return msgspec.json.decode(body or empty, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(str(error)) from error

@@ -54,11 +54,9 @@ def control(
         with _DIRECT.open(request, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        message = f"{base}: {json.load(error)['error']['message']}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"{base}: {json.load(error)['error']['message']}") from error
     except OSError as error:
-        message = f"no proxy answers at {base}: {error}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"no proxy answers at {base}: {error}") from error
     if "path" in found:
         found["url"] = base + found["path"]
     return found

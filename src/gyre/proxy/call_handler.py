@@ -14,7 +14,7 @@ from gyre.proxy.routing.engine_pool import RoutedCall
 from gyre.proxy.routing.router import Router
 from gyre.proxy.session.session import PositionedRequest
 from gyre.storage.wal import WalWriter
-from gyre.types.call_records import CallClosed, CallDelivered, CallOpened, CallRecord
+from gyre.types.call_records import CallClosed, CallDelivered, CallFailed, CallOpened, CallRecord
 from gyre.types.conversation import Reply
 from gyre.types.errors import EngineError, GyreError, Unauthorized, Unavailable
 from gyre.types.sampling import Output
@@ -201,7 +201,7 @@ def _open(
 ) -> list[CallOpened]:
     now = time.time()
     opened = [execution.session.open_call(pending, now) for _ in range(choices)]
-    _write(execution, *pending.echoed, *opened)
+    _write(execution, *pending.place.echoed, *opened)
     return opened
 
 
@@ -295,7 +295,7 @@ def _abandon(
                 record, _ = execution.session.close_call(pending, one, partial, now)
                 execution.write(record)
             else:
-                execution.write(execution.session.fail_call(one, now, "nobody left to answer"))
+                execution.write(CallFailed(call=one.call, at=now, reason="nobody left to answer"))
         except OSError:
             # The log already refused; the open record alone says the call never ended (M21).
             return

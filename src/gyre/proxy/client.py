@@ -135,15 +135,12 @@ class ShardedProxyClient:
         self.shards = shards
 
     async def open(self, execution: ExecutionId) -> str | None:
-        """A new execution's key; None if it exists, because a key is given only once."""
         return await self._of(execution).open(execution)
 
     async def seal(self, execution: ExecutionId) -> SealedExecution:
-        """Its key works no more and its log is final; the same again if they are already."""
         return await self._of(execution).seal(execution)
 
     def url_of(self, execution: ExecutionId) -> str:
-        """Where the execution's program reaches the model."""
         return self._of(execution).url_of(execution)
 
     async def wait_drained(self, engine: EngineName) -> dict[str, Any]:

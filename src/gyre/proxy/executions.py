@@ -126,14 +126,12 @@ class ExecutionRegistry:
             message = f"execution id {execution!r}: expected letters, digits, '.', '_' or '-'"
             raise ConfigError(message)
         if not self._is_mine(execution):
-            message = (
+            raise ConfigError(
                 f"execution {execution} is shard {self._shard_of(execution)}'s, not this one's"
             )
-            raise ConfigError(message)
         path = self._path(execution)
         if path.exists():
-            message = f"execution {execution} exists already"
-            raise ConfigError(message)
+            raise ConfigError(f"execution {execution} exists already")
         key = "gyre-" + secrets.token_urlsafe(32)
         opened = LogOpened(
             format=FORMAT,
@@ -152,11 +150,9 @@ class ExecutionRegistry:
         """The open execution this key belongs to; Unauthorized if none, or another's (SPEC 4.7)."""
         execution = self._keys.get(_hash(key)) if key else None
         if execution is None:
-            message = "expected the key of an open execution"
-            raise Unauthorized(message)
+            raise Unauthorized("expected the key of an open execution")
         if claimed is not None and claimed != execution:
-            message = f"this key is not for execution {claimed}"
-            raise Unauthorized(message)
+            raise Unauthorized(f"this key is not for execution {claimed}")
         return self.get(execution)
 
     def get(self, execution: ExecutionId) -> ProxiedExecution:
@@ -176,8 +172,7 @@ class ExecutionRegistry:
                 return loaded
         if execution in self._closed:
             raise _closed(execution)
-        message = f"no execution {execution}"
-        raise NotFound(message)
+        raise NotFound(f"no execution {execution}")
 
     def seal(self, execution: ExecutionId) -> int:
         """Terminate: the key stops working and the log is final; how many calls are committed.
@@ -255,18 +250,16 @@ class ExecutionRegistry:
     def _load(self, path: Path) -> ProxiedExecution | None:
         reading = call_log.read(path)
         if not reading.records or not isinstance(reading.records[0], LogOpened):
-            message = f"{path}: expected the record that opens a log, found none"
-            raise LogDamaged(message)
+            raise LogDamaged(f"{path}: expected the record that opens a log, found none")
         opened = reading.records[0]
         if isinstance(reading.records[-1], LogSealed):
             self._closed.add(opened.execution)
             return None
         if opened.renderer != self._renderer.name:
-            message = (
+            raise ConfigError(
                 f"{path} was recorded with renderer {opened.renderer!r}; "
                 f"this proxy renders with {self._renderer.name!r}"
             )
-            raise ConfigError(message)
         one = self._admit(opened, CallLog(path, sound_bytes=reading.sound_bytes))
         for record in reading.records[1:]:
             one.session.apply(record)

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import aiohttp
 import msgspec
@@ -42,21 +41,10 @@ LOOK_S = 5.0
 """How often it is noticed whether a controller has asked for anything; one asks every second."""
 
 
-class ProxyState(Protocol):
-    """Requests of the controller so far, and seconds that calls were held, for OrphanMonitor."""
-
-    num_asked: int
-    """Requests that a controller has made."""
-
-    def held(self) -> dict[str, float]:
-        """Seconds that calls waited without an engine, by open execution."""
-        ...
-
-
 class OrphanMonitor:
     """Stops a proxy that has had no controller for too long."""
 
-    def __init__(self, folder: Path, asked: ProxyState, *, alone_s: float) -> None:
+    def __init__(self, folder: Path, asked: AdminApi, *, alone_s: float) -> None:
         """`folder` is the run's."""
         self._attempts = folder / "attempts"
         self._asked = asked
@@ -187,11 +175,10 @@ def prepare(plan: ProxySpec, renderer: Renderer) -> str:
     if path.exists():
         found = msgspec.json.decode(path.read_bytes())
         if found.get("renderer") != renderer.name:
-            message = (
+            raise ConfigError(
                 f"{plan.folder}: recorded with renderer {found.get('renderer')!r}, "
                 f"asked to go on with {renderer.name!r}"
             )
-            raise ConfigError(message)
     elif plan.shard == 0:
         # Whole at once, because other shards start meanwhile.
         replace_file(path, msgspec.json.encode(manifest))
@@ -218,8 +205,7 @@ async def engines_at(
     addresses: Sequence[EngineAddress], session: aiohttp.ClientSession, *, key_file: Path | None
 ) -> list[Engine]:
     if not addresses:
-        message = "engine: expected at least one, such as sglang=http://127.0.0.1:30000"
-        raise ConfigError(message)
+        raise ConfigError("engine: expected at least one, such as sglang=http://127.0.0.1:30000")
     key = read_key(key_file)
     if key is not None:
         show(session, key)

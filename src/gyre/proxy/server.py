@@ -80,16 +80,14 @@ class Proxy:
         wire = dialect.split(body)
         self._refuse_long(dialect, wire)
         if not 1 <= wire.choices <= self._limits.calls_per_execution:
-            message = f"n: expected 1 to {self._limits.calls_per_execution}"
-            raise RequestError(message)
+            raise RequestError(f"n: expected 1 to {self._limits.calls_per_execution}")
         execution.admit(time.monotonic(), wire.choices)
         evidence = dialect.evidence(wire, exchange.headers)
         classified = classify(evidence, execution.session.subagents)
         headers = identifying(evidence.headers)
         pending = execution.session.position(dialect, wire, classified, headers)
         if len(pending.preface.tools) > self._limits.tools:
-            message = f"tools: expected at most {self._limits.tools}"
-            raise TooLarge(message)
+            raise TooLarge(f"tools: expected at most {self._limits.tools}")
         execution.in_flight += wire.choices
         try:
             await answer(self._context, exchange, execution, dialect, wire, pending)
@@ -107,8 +105,7 @@ class Proxy:
 
     def _refuse_long(self, dialect: Dialect, wire: ParsedRequest) -> None:
         if len(wire.messages) > self._limits.messages:
-            message = f"expected at most {self._limits.messages}"
-            raise TooLarge(message, where=dialect.conversation)
+            raise TooLarge(f"expected at most {self._limits.messages}", where=dialect.conversation)
 
     async def _other(self, exchange: Exchange, path: str) -> None:
         if path.startswith(PREFIX):
@@ -121,8 +118,7 @@ class Proxy:
             listed = {"object": "list", "data": [{"id": self._model, "object": "model"}]}
             await exchange.answer(200, msgspec.json.encode(listed))
         else:
-            message = f"{exchange.method} {exchange.path}: no such path"
-            raise NotFound(message)
+            raise NotFound(f"{exchange.method} {exchange.path}: no such path")
 
     async def _refuse(self, exchange: Exchange, dialect: Dialect, error: RequestError) -> None:
         if exchange.status is not None:

@@ -1,6 +1,4 @@
-"""ChatML renderer and parser for models no family covers.
-
-ChatML for models that no package knows: one closed turn per message, tools as Hermes does.
+"""ChatML for models that no package knows: one closed turn per message, tools as Hermes does.
 
 Rule 1: a message's ids depend on nothing after it, so every prompt is a prefix of the next.
 Rule 2: thinking stays in history, and so does the empty thinking of a model that shall not think.
@@ -222,8 +220,7 @@ class ChatML:
     def __init__(self, tokens: PackageTokenizer, *, enable_thinking: bool | None = None) -> None:
         missing = [text for text in (Markup.OPENS, Markup.CLOSES) if text not in tokens.added]
         if missing:
-            message = f"{tokens.name_or_path}: ChatML needs the token {missing[0]}"
-            raise ConfigError(message)
+            raise ConfigError(f"{tokens.name_or_path}: ChatML needs the token {missing[0]}")
         self._tokens = tokens
         self._special = {text: tokens.added[text] for text in Markup if text in tokens.added}
         self._opens, self._closes = self._special[Markup.OPENS], self._special[Markup.CLOSES]
@@ -241,8 +238,7 @@ class ChatML:
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> RenderedTokens:
         if not messages:
-            message = "messages: expected at least one message, found none"
-            raise RequestError(message)
+            raise RequestError("messages: expected at least one message, found none")
         ids: list[int] = []
         owners: list[int] = []
         rest = list(enumerate(messages))

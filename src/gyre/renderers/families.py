@@ -1,8 +1,6 @@
 """Model families of the `renderers` package, and the package itself.
 
-The `renderers` package without the HTTP client that it brings along.
-
-Its client imports `openai` and `httpx`, which take longer than all else that a proxy imports.
+Its HTTP client imports `openai` and `httpx`, which take longer than all else that a proxy imports.
 Nothing here calls that client, so that a module with its two errors stands in for it while the
 package is imported, unless the package has been imported already.
 """
@@ -10,7 +8,7 @@ package is imported, unless the package has been imported already.
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Literal
 
@@ -89,13 +87,9 @@ class Family:
 
 
 _QWEN35 = Family(thinks="enable_thinking", system_first=True, bare_arguments=True)
+_QWEN36 = replace(_QWEN35, keeps=("preserve_thinking", True))
 _GLM = Family(thinks="enable_thinking", bare_arguments=True, stop_opens=True)
-_GLM5 = Family(
-    thinks="enable_thinking",
-    keeps=("clear_thinking", False),
-    bare_arguments=True,
-    stop_opens=True,
-)
+_GLM5 = replace(_GLM, keeps=("clear_thinking", False))
 _NEMOTRON = Family(
     thinks="enable_thinking",
     keeps=("truncate_history_thinking", False),
@@ -108,18 +102,8 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3": Family(thinks="enable_thinking"),
     "prime-qwen3": Family(bare_arguments=True, tagged_words=True),
     "qwen3.5": _QWEN35,
-    "qwen3.6": Family(
-        thinks="enable_thinking",
-        keeps=("preserve_thinking", True),
-        system_first=True,
-        bare_arguments=True,
-    ),
-    "qwen3.8": Family(
-        thinks="enable_thinking",
-        keeps=("preserve_thinking", True),
-        system_first=True,
-        bare_arguments=True,
-    ),
+    "qwen3.6": _QWEN36,
+    "qwen3.8": _QWEN36,
     "qwen3-vl": Family(system_first=True),
     "glm-4.5": _GLM,
     "glm-5": _GLM5,
@@ -156,8 +140,7 @@ def settings_of(
             settings[switch] = keeping if thinking == "all" else not keeping
     if enable_thinking is not None:
         if family.thinks is None:
-            message = f"enable_thinking: {name} has no such setting; leave it out"
-            raise ConfigError(message)
+            raise ConfigError(f"enable_thinking: {name} has no such setting; leave it out")
         settings[family.thinks] = enable_thinking
     if name == "gpt-oss":
         settings["conversation_start_date"] = HARMONY_DATE
@@ -175,11 +158,10 @@ def package_renderer(
         raise ConfigError(message) from error
     except RuntimeError as error:
         # Only openai_harmony raises this here, when it cannot get its vocabulary.
-        message = (
+        raise ConfigError(
             f"{tokens.name_or_path}: gpt-oss is encoded by openai_harmony, which needs the file "
             f"o200k_base.tiktoken; set TIKTOKEN_ENCODINGS_BASE to the folder that holds it: {error}"
-        )
-        raise ConfigError(message) from error
+        ) from error
 
 
 def changed_settings(config: Any, name: str) -> list[str]:

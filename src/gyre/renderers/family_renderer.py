@@ -1,6 +1,4 @@
-"""Renderer protocol over one family of the package.
-
-A family of the `renderers` package behind the Renderer port (SPEC 4.2).
+"""A family of the `renderers` package behind the Renderer protocol (SPEC 4.2).
 
 Rule 1: what was sampled is never encoded again; a bridge only adds after it, or trims its stop.
 Rule 2: of a prompt only its last turn's opening is looked at, so its length costs nothing: a
@@ -303,9 +301,8 @@ class FamilyRenderer:
             )
         except (ValueError, RecursionError):
             # Numbers of thousands of digits or nesting of thousands of levels: text (T18).
-            return ParsedReply(
-                text=self.decode(_before(ids, self.stop_ids)), reasoning=None, calls=()
-            )
+            end = next((at for at, token in enumerate(ids) if token in self.stop_ids), len(ids))
+            return ParsedReply(text=self.decode(ids[:end]), reasoning=None, calls=())
         texts = [found.content]
         calls: list[ParsedCall] = []
         spans = [attempt.token_span for attempt in found.tool_calls]
@@ -414,11 +411,6 @@ def _owners(indices: Sequence[int], origins: Sequence[int], *, system_first: boo
 
 def _without(values: list[int], at: int) -> list[int]:
     return values[:at] + values[at + 1 :]
-
-
-def _before(ids: list[int], stops: tuple[int, ...]) -> list[int]:
-    end = next((at for at, token in enumerate(ids) if token in stops), len(ids))
-    return ids[:end]
 
 
 def _call(attempt: ParsedToolCall, end: int | None) -> ParsedCall | None:

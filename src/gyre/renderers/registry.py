@@ -9,7 +9,7 @@ from gyre.renderers.chatml import ChatML, Markup
 from gyre.renderers.families import FAMILIES, MODEL_RENDERER_MAP, Thinking
 from gyre.renderers.family_renderer import FamilyRenderer
 from gyre.renderers.tokenizer import PackageTokenizer
-from gyre.types.errors import ConfigError
+from gyre.types.errors import ConfigError, wrap_errors
 from gyre.types.protocols import Renderer
 
 CHATML = "chatml"
@@ -41,12 +41,10 @@ def load_renderer(
     chosen = family or _family(name, path, tokens)
     if chosen == CHATML:
         if thinking != "all":
-            message = f"thinking={thinking}: chatml keeps all thinking in history"
-            raise ConfigError(message)
+            raise ConfigError(f"thinking={thinking}: chatml keeps all thinking in history")
         return ChatML(tokens, enable_thinking=enable_thinking)
     if chosen not in FAMILIES:
-        message = f"family: unknown {chosen!r}; {_known_families()}"
-        raise ConfigError(message)
+        raise ConfigError(f"family: unknown {chosen!r}; {_known_families()}")
     return FamilyRenderer(chosen, tokens, thinking=thinking, enable_thinking=enable_thinking)
 
 
@@ -55,13 +53,11 @@ def _tokenizer_file(path: Path) -> Path:
     if file.is_file():
         return file
     if path.is_dir() and (path / "tiktoken.model").is_file():
-        message = (
+        raise ConfigError(
             f"{path}: holds a tiktoken.model, but a tokenizer.json is needed; make one of it, "
             "which takes the packages transformers and tiktoken"
         )
-        raise ConfigError(message)
-    message = f"{path}: expected a folder with a tokenizer.json, or such a file"
-    raise ConfigError(message)
+    raise ConfigError(f"{path}: expected a folder with a tokenizer.json, or such a file")
 
 
 def _known_name(path: Path) -> str | None:
@@ -96,14 +92,10 @@ def _family(name: str | None, path: Path, tokens: PackageTokenizer) -> str:
 def _config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
+    with wrap_errors(ConfigError, f"{path}: expected a JSON object", (OSError, ValueError)):
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"{path}: expected a JSON object: {error}"
-        raise ConfigError(message) from error
     if not isinstance(config, dict):
-        message = f"{path}: expected a JSON object"
-        raise ConfigError(message)
+        raise ConfigError(f"{path}: expected a JSON object")
     return config
 
 

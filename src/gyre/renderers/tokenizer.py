@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from gyre.types.errors import ConfigError
+from gyre.types.errors import ConfigError, wrap_errors
 
 MARK = "\ufdd0"
 """A noncharacter: no text has a use for it, and no template writes it."""
@@ -156,16 +156,15 @@ class PackageTokenizer:
         self._flags = {token["content"]: token for token in added}
         self._marks = SpecialTokenMatcher(self.added)
         self._plain = Tokenizer.from_str(json.dumps(_without(data, self.added, numbers)))
-        self._normalizer = self._whole.normalizer if _normalizes(added) else None
+        normalizes = any(token.get("normalized") for token in added)
+        self._normalizer = self._whole.normalizer if normalizes else None
 
     @classmethod
     def load(cls, path: Path, *, name: str) -> "PackageTokenizer":
         """From a tokenizer.json; the end token is what a tokenizer_config.json beside it says."""
-        try:
+        unreadable = (OSError, UnicodeDecodeError)
+        with wrap_errors(ConfigError, f"{path}: cannot be read as a tokenizer", unreadable):
             source = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            message = f"{path}: cannot be read as a tokenizer: {error}"
-            raise ConfigError(message) from error
         return cls(source, name=name, eos=_eos(path.with_name("tokenizer_config.json")))
 
     def encode(self, text: str, *_: Any, **__: Any) -> list[int]:
@@ -238,16 +237,12 @@ class PackageTokenizer:
 
 
 def _read(source: str, name: str) -> dict[str, Any]:
-    try:
+    with wrap_errors(ConfigError, f"{name}: tokenizer.json is not JSON", ValueError):
         data = json.loads(source)
-    except ValueError as error:
-        message = f"{name}: tokenizer.json is not JSON: {error}"
-        raise ConfigError(message) from error
     model = data.get("model") if isinstance(data, dict) else None
     # Old files do not say the type; only BPE has merges.
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE" or "merges" not in model:
-        message = f"{name}: expected a tokenizer.json with a BPE model"
-        raise ConfigError(message)
+        raise ConfigError(f"{name}: expected a tokenizer.json with a BPE model")
     # Cutting and padding are an engine's business, and a post-processor would add tokens.
     whole: dict[str, Any] = data
     return whole | {"truncation": None, "padding": None, "post_processor": None}
@@ -280,10 +275,6 @@ def _stays(merge: str | list[str], lost: set[str]) -> bool:
     return not lost & {left, right, left + right}
 
 
-def _normalizes(added: list[dict[str, Any]]) -> bool:
-    return any(token.get("normalized") for token in added)
-
-
 def _is_inside_a_word(text: str, start: int, end: int) -> bool:
     before, after = text[start - 1 : start], text[end : end + 1]
     return any(beside.isalnum() or beside == "_" for beside in (before, after))
@@ -292,9 +283,7 @@ def _is_inside_a_word(text: str, start: int, end: int) -> bool:
 def _eos(config: Path) -> str | None:
     if not config.is_file():
         return None
-    try:
+    unreadable = (OSError, ValueError, AttributeError)
+    with wrap_errors(ConfigError, f"{config}: expected a JSON object", unreadable):
         token = json.loads(config.read_text(encoding="utf-8")).get("eos_token")
-    except (OSError, ValueError, AttributeError) as error:
-        message = f"{config}: expected a JSON object: {error}"
-        raise ConfigError(message) from error
     return token.get("content") if isinstance(token, dict) else token

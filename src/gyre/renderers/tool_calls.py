@@ -88,8 +88,7 @@ def _past(text: str, at: int, expected: str) -> int:
 
 
 def _refuse(text: str) -> NoReturn:
-    message = f"no JSON object: {text[:80]!r}"
-    raise ValueError(message)
+    raise ValueError(f"no JSON object: {text[:80]!r}")
 
 
 _BLANKS = frozenset(" \t\r\n")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gyre.storage import safe_dir
-from gyre.types.errors import EvaluatorError, SandboxError
+from gyre.types.errors import EvaluatorError, SandboxError, wrap_errors
 from gyre.types.outcomes import EvaluatorAnswer, Finding, NoAnswer
 from gyre.types.places import Sandbox
 from gyre.types.tasks import Command, EvaluationRule
@@ -49,14 +49,11 @@ class CommandEvaluator:
 
     async def assess(self, workspace: str, scratch: str, *, within_s: float) -> Finding:
         results, files = Path(scratch) / "results", Path(scratch) / "files"
-        try:
+        with wrap_errors(EvaluatorError, "files of the evaluation", (OSError, shutil.Error)):
             results.mkdir()
             for given in (self._evaluation.files, self._evaluation.files_over):
                 if given is not None:
                     shutil.copytree(given, files, symlinks=True, dirs_exist_ok=True)
-        except (OSError, shutil.Error) as error:
-            message = f"files of the evaluation: {error}"
-            raise EvaluatorError(message) from error
         own = {RESULTS: str(results), FILES: str(files)}
         variables = self._variables | self._evaluation.variables | own
         command = Command(argv=self._evaluation.argv, variables=variables)
@@ -84,12 +81,10 @@ class CommandEvaluator:
     def _finding(self, status: int, results: Path) -> Finding:
         if self._evaluation.score == "exit-status":
             if status not in SAID_BY_STATUS:
-                message = f"{self.name} ended with status {status}; 0 and 1 are scores"
-                raise EvaluatorError(message)
+                raise EvaluatorError(f"{self.name} ended with status {status}; 0 and 1 are scores")
             return EvaluatorAnswer(text=SAID_BY_STATUS[status])
         if status < 0:
-            message = f"{self.name} was ended by signal {-status}"
-            raise EvaluatorError(message)
+            raise EvaluatorError(f"{self.name} was ended by signal {-status}")
         names = FILES_OF.get(self._evaluation.score, (self._evaluation.score,))
         for name in names:
             try:
@@ -100,8 +95,7 @@ class CommandEvaluator:
                 return EvaluatorAnswer(text=text, evidence=self._evidence(results))
         missing = " or ".join(names)
         if status > 0:
-            message = f"{self.name} ended with status {status} and left no {missing}"
-            raise EvaluatorError(message)
+            raise EvaluatorError(f"{self.name} ended with status {status} and left no {missing}")
         return NoAnswer(reason=f"{missing} is missing or empty")
 
     def _evidence(self, results: Path) -> tuple[str, ...]:
@@ -125,8 +119,7 @@ def _text(folder: Path, name: str) -> str:
     """Nothing of what is no file."""
     size = _size(folder, name)
     if size > MOST_BYTES:
-        message = f"expected at most {MOST_BYTES} bytes"
-        raise OSError(message)
+        raise OSError(f"expected at most {MOST_BYTES} bytes")
     if size == 0:
         return ""
     with os.fdopen(safe_dir.opened(folder, name), encoding="utf-8") as file:

@@ -1,6 +1,4 @@
-"""An LLM judge: rubric, workspace excerpts, chat client.
-
-A model that judges a workspace by a rubric: shown its files, or looking around by itself.
+"""A model that judges a workspace by a rubric: shown its files, or looking around by itself.
 
 Rule 1: nothing it says reaches the agent or its call log, so no critique is ever a target.
 Rule 2: what the workspace holds is material between marks that no agent could foresee.
@@ -87,8 +85,7 @@ class ChatEndpoint:
                 problem = f"{status} {answer[:MOST_TEXT].decode(errors='replace')}"
                 may_pass = status in MAY_PASS or status >= 500
             if not may_pass or attempt == MOST_TRIES:
-                message = f"judge at {self._netloc}: {problem}"
-                raise EvaluatorError(message, retryable=may_pass)
+                raise EvaluatorError(f"judge at {self._netloc}: {problem}", retryable=may_pass)
             await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1))
         raise AssertionError
 
@@ -146,8 +143,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 def _refuse_long(length: int) -> None:
     if length > MOST_BYTES:
-        message = f"expected an answer of at most {MOST_BYTES} bytes"
-        raise ValueError(message)
+        raise ValueError(f"expected an answer of at most {MOST_BYTES} bytes")
 
 
 def _reply(answer: bytes) -> JudgeReply:
@@ -254,11 +250,9 @@ class _Pattern:
     def __init__(self, text: str) -> None:
         place = PurePosixPath(text)
         if place.is_absolute() or not place.parts:
-            message = f"expected a pattern of paths inside the workspace, found {text!r}"
-            raise ValueError(message)
+            raise ValueError(f"expected a pattern of paths inside the workspace, found {text!r}")
         if any(ANY in part and part != ANY for part in place.parts):
-            message = f"expected {ANY} to stand alone between two slashes, found {text!r}"
-            raise ValueError(message)
+            raise ValueError(f"expected {ANY} to stand alone between two slashes, found {text!r}")
         self._parts = [None if part == ANY else re.compile(translate(part)) for part in place.parts]
 
     def matches(self, parts: Sequence[str]) -> bool:
@@ -354,8 +348,7 @@ class Judge:
         except TimeoutError:
             return NoAnswer(reason=f"no verdict within {within_s:.3g} s")
         except OSError as error:
-            message = f"{self.name}: {error}"
-            raise EvaluatorError(message) from error
+            raise EvaluatorError(f"{self.name}: {error}") from error
         except ValueError as error:
             message = f"task {self._task.id}: rubric.shows: {error}"
             raise EvaluatorError(message, retryable=False) from error

@@ -30,16 +30,14 @@ def cases_of(text: str, *, is_junit: bool) -> dict[str, bool]:
     """Whether each test passed, by name; ValueError for what is no report, or an empty one."""
     found = _junit(text) if is_junit else _plain(text)
     if not found:
-        message = "the report holds no test"
-        raise ValueError(message)
+        raise ValueError("the report holds no test")
     return found
 
 
 def share_of(cases: Mapping[str, bool], rule: CountedTests | None) -> float:
     """From 0 to 1: what part of the tests that count has passed."""
     if rule is None or ((rule.count is None or rule.count < 1) and not rule.fail_to_pass):
-        message = "a report of tests needs a number of tests, or their names, in the task"
-        raise ValueError(message)
+        raise ValueError("a report of tests needs a number of tests, or their names, in the task")
     if not all(cases.get(name, False) for name in rule.pass_to_pass):
         return 0.0
     if rule.fail_to_pass:
@@ -54,13 +52,11 @@ def share_of(cases: Mapping[str, bool], rule: CountedTests | None) -> float:
 def _junit(text: str) -> dict[str, bool]:
     """Cases as `classname::name`, or the name alone."""
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        message = "expected a JUnit report without declarations"
-        raise ValueError(message)
+        raise ValueError("expected a JUnit report without declarations")
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        message = f"expected a JUnit report: {error}"
-        raise ValueError(message) from error
+        raise ValueError(f"expected a JUnit report: {error}") from error
     found: dict[str, bool] = {}
     for case in root.iter("testcase"):
         name, place = case.get("name", ""), case.get("classname", "")
@@ -76,19 +72,16 @@ def _plain(text: str) -> dict[str, bool]:
     def gather(pairs: list[tuple[str, object]]) -> dict[str, object]:
         for name, said in pairs:
             if not isinstance(said, str | bool):
-                message = f"expected passed or failed for {name!r}, found {said!r}"
-                raise ValueError(message)
+                raise ValueError(f"expected passed or failed for {name!r}, found {said!r}")
             _add(found, name, said in PASSED)
         return dict(pairs)
 
     try:
         said = json.loads(text, object_pairs_hook=gather)
     except RecursionError as error:
-        message = "expected an object of tests"
-        raise ValueError(message) from error
+        raise ValueError("expected an object of tests") from error
     if not isinstance(said, dict):
-        message = f"expected an object of tests, found a {type(said).__name__}"
-        raise ValueError(message)
+        raise ValueError(f"expected an object of tests, found a {type(said).__name__}")
     return found
 
 
@@ -108,8 +101,7 @@ def score_of(said: EvaluatorAnswer, evaluation: EvaluationRule) -> float:
     """The one score that was said; ValueError with the reason otherwise."""
     missing = [name for name in evaluation.evidence if name not in said.evidence]
     if missing:
-        message = f"evidence is missing: {', '.join(missing)}"
-        raise ValueError(message)
+        raise ValueError(f"evidence is missing: {', '.join(missing)}")
     if evaluation.score in REPORTS:
         cases = cases_of(said.text, is_junit=evaluation.score == "junit.xml")
         part = share_of(cases, evaluation.tests)
@@ -147,10 +139,9 @@ def _reward(text: str, evaluation: EvaluationRule) -> float:
     said = _read(text)
     if not isinstance(said, dict):
         if evaluation.gate is not None:
-            message = (
+            raise ValueError(
                 f"expected numbers by name, {evaluation.gate!r} among them, found {_cut(text)}"
             )
-            raise ValueError(message)
         return _score(said, evaluation, text)
     score = _score(_at(said, evaluation.reward_key), evaluation, text)
     if evaluation.gate is None:
@@ -162,20 +153,17 @@ def _reward(text: str, evaluation: EvaluationRule) -> float:
 def _score(said: object, evaluation: EvaluationRule, text: str) -> float:
     """A finite number within bounds that is no sentinel."""
     if not _is_number(said):
-        message = f"expected a number, found {_cut(text)}"
-        raise ValueError(message)
+        raise ValueError(f"expected a number, found {_cut(text)}")
     try:
         score = float(said)
     except OverflowError:
         score = math.inf
     if math.isnan(score) or score in evaluation.sentinels:
-        message = f"the evaluator could not tell: it said {score}"
-        raise ValueError(message)
+        raise ValueError(f"the evaluator could not tell: it said {score}")
     if not math.isfinite(score) or not evaluation.lowest <= score <= evaluation.highest:
-        message = (
+        raise ValueError(
             f"expected a score from {evaluation.lowest} to {evaluation.highest}, found {score}"
         )
-        raise ValueError(message)
     return score
 
 
@@ -202,8 +190,7 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON; who says something twice has said neither, which is a ValueError."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        message = "one name twice"
-        raise ValueError(message)
+        raise ValueError("one name twice")
     return found
 
 

@@ -176,11 +176,10 @@ async def _tried(order: SandboxSpec, folder: Path) -> tuple[Level, ...]:
         finally:
             await sandbox.kill()
     except SandboxError as error:
-        message = (
+        raise ConfigError(
             f"sandbox.kind: {order.kind}: cannot be had on this machine: {error}; for programs "
             'that are trusted there is sandbox.kind = "process"'
-        )
-        raise ConfigError(message) from error
+        ) from error
 
 
 def address_of(order: ExecutionSpec) -> Callable[[], tuple[str, int]]:
@@ -197,8 +196,7 @@ def address_of(order: ExecutionSpec) -> Callable[[], tuple[str, int]]:
         except ValueError as error:
             raise OSError(str(error)) from error
         if host is None:
-            message = f"expected the proxy's address, found {url!r}"
-            raise OSError(message)
+            raise OSError(f"expected the proxy's address, found {url!r}")
         return host, 80 if port is None else port
 
     return address

@@ -4,6 +4,7 @@ Rule 1: its log is sealed and nothing of it runs, or nothing is erased.
 Rule 2: after a death half way, asking again finishes it.
 """
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Sequence
@@ -30,8 +31,7 @@ def erase(run: Path, names: Sequence[str]) -> None:
     ConfigError if one is unknown or not over, or if a proxy serves the run; then none is erased.
     """
     if not (run / "executions").is_dir():
-        message = f"{run}: expected a run folder with call logs in executions/, found none"
-        raise ConfigError(message)
+        raise ConfigError(f"{run}: expected a run folder with call logs in executions/, found none")
     with ExitStack() as stack:
         # Keeps proxies out, and forgets the copies of records that they hold themselves.
         for shard in shards(run):
@@ -45,12 +45,10 @@ def _over(run: Path, name: str) -> LogOpened:
     """The first record of an execution's log, which no proxy will add to."""
     path = call_log.path_of(run, name)
     if "/" in name or not path.is_file():
-        message = f"{run}: no execution {name}"
-        raise ConfigError(message)
+        raise ConfigError(f"{run}: no execution {name}")
     records = call_log.read(path).records
     if not records or not isinstance(records[0], LogOpened):
-        message = f"{path}: expected the record that opens a log, found none"
-        raise ConfigError(message)
+        raise ConfigError(f"{path}: expected the record that opens a log, found none")
     attempt = run / ATTEMPTS / name
     if not isinstance(records[-1], LogSealed) or files.is_taken(attempt):
         message = f"execution {name} is open: close it, or end its run, before it is erased"
@@ -69,14 +67,8 @@ def _erase(run: Path, name: str, opened: LogOpened) -> None:
     for aside in path.parent.glob(f"{path.name}.*"):
         aside.unlink()
     # Neither its key nor its messages can be guessed from what is written now.
-    blank = LogOpened(
-        format=opened.format,
-        execution=opened.execution,
-        key_hash=secrets.token_bytes(32),
-        salt=secrets.token_bytes(16),
-        model=opened.model,
-        renderer=opened.renderer,
-        at=opened.at,
+    blank = dataclasses.replace(
+        opened, key_hash=secrets.token_bytes(32), salt=secrets.token_bytes(16)
     )
     sealed = LogSealed(at=time.time())
     replace(path, call_log.MAGIC + call_log.frame(blank) + call_log.frame(sealed), is_secret=True)

@@ -1,6 +1,4 @@
-"""State machine of one execution and its steps.
-
-The state machine of one execution: facts move it forward, each exactly once.
+"""The state machine of one execution: facts move it forward, each exactly once.
 
 Rule 1: the stages are passed in order, and a fact out of order is refused and moves nothing.
 Rule 2: what never started is never assessed, and a score comes from a valid assessment of the
@@ -61,11 +59,10 @@ class DeadlineTimes:
 
     def __init__(self, *, agent_s: float, overall_s: float) -> None:
         if not (0 < agent_s < overall_s and math.isfinite(overall_s)):
-            message = (
+            raise ConfigError(
                 f"expected finite deadlines with 0 < agent_s < overall_s, "
                 f"found {agent_s} and {overall_s}"
             )
-            raise ConfigError(message)
         self._agent_s = agent_s
         self._overall_s = overall_s
         self._held_s = 0.0
@@ -158,8 +155,7 @@ class Execution:
     def record(self) -> OutcomeRecord:
         """For the outcome file, once it is terminated."""
         if self.terminated is None:
-            message = f"execution {self.id} has no outcome while it is {self.stage.name}"
-            raise InternalError(message)
+            raise InternalError(f"execution {self.id} has no outcome while it is {self.stage.name}")
         return OutcomeRecord(
             execution=self.id,
             task=self.task,
@@ -206,8 +202,7 @@ class Execution:
 
     def _expect(self, fact: Fact, holds: bool) -> None:
         if not holds:
-            message = f"execution {self.id} is {self.stage.name} and heard {fact}"
-            raise InternalError(message)
+            raise InternalError(f"execution {self.id} is {self.stage.name} and heard {fact}")
 
     def _may_start(self, fact: StepStarted) -> bool:
         return (

@@ -19,7 +19,7 @@ import msgspec
 
 from gyre.rollout.execution import Execution
 from gyre.storage.files import replace, sync
-from gyre.types.errors import LogDamaged
+from gyre.types.errors import LogDamaged, wrap_errors
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import (
     Assessed,
@@ -73,8 +73,7 @@ def decode(line: bytes) -> FactEntry:
         sequence, at = msgspec.convert((data["sequence"], data["at"]), tuple[int, float])
         return FactEntry(sequence=sequence, at=at, fact=msgspec.convert(data, kind))
     except (KeyError, TypeError, RecursionError, msgspec.MsgspecError) as error:
-        message = f"expected a fact: {type(error).__name__}: {error}"
-        raise ValueError(message) from error
+        raise ValueError(f"expected a fact: {type(error).__name__}: {error}") from error
 
 
 def read(folder: Path) -> tuple[FactEntry, ...]:
@@ -88,14 +87,10 @@ def _read(path: Path) -> tuple[tuple[FactEntry, ...], int]:
     sound = data[: data.rfind(b"\n") + 1]
     entries = []
     for number, line in enumerate(sound.splitlines()):
-        try:
+        with wrap_errors(LogDamaged, f"{path}: line {number + 1} is no fact", ValueError):
             entry = decode(line)
-        except ValueError as error:
-            message = f"{path}: line {number + 1} is no fact: {error}"
-            raise LogDamaged(message) from error
         if entry.sequence != number:
-            message = f"{path}: line {number + 1} has the sequence {entry.sequence}"
-            raise LogDamaged(message)
+            raise LogDamaged(f"{path}: line {number + 1} has the sequence {entry.sequence}")
         entries.append(entry)
     return tuple(entries), len(sound)
 
@@ -115,8 +110,7 @@ class FactsFile:
         entry = FactEntry(sequence=len(self.entries), at=at, fact=fact)
         line = entry.encode() + b"\n"
         if os.write(self._fd, line) != len(line):
-            message = "the disk took half a fact"
-            raise OSError(message)
+            raise OSError("the disk took half a fact")
         os.fsync(self._fd)
         self.entries = (*self.entries, entry)
         return entry
@@ -141,14 +135,10 @@ def read_outcome(folder: Path) -> OutcomeRecord | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    try:
+    with wrap_errors(LogDamaged, f"{path}: not an outcome file", msgspec.MsgspecError):
         found = msgspec.json.decode(data, type=OutcomeRecord)
-    except msgspec.MsgspecError as error:
-        message = f"{path}: not an outcome file: {error}"
-        raise LogDamaged(message) from error
     if found.format != FORMAT:
-        message = f"{path}: expected format {FORMAT}, found {found.format}"
-        raise LogDamaged(message)
+        raise LogDamaged(f"{path}: expected format {FORMAT}, found {found.format}")
     return found
 
 

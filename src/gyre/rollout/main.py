@@ -200,8 +200,7 @@ class SupervisorProcess:
 
     def _command(self, step: TaskStep) -> Command:
         if not self._secrets.key:
-            message = "expected the execution's key on standard input, found none"
-            raise ConfigError(message)
+            raise ConfigError("expected the execution's key on standard input, found none")
         endpoint = Endpoint(url=self._sandbox.address(self._order.url), key=self._secrets.key)
         task = replace(self._order.task, instruction=step.instruction)
         wanted = self._harness.command(task, endpoint)
@@ -292,8 +291,7 @@ def main(arguments: Sequence[str]) -> int:
 def _order_file(arguments: Sequence[str]) -> Path:
     """The order's; the lock of its folder is held for as long as the process lives."""
     if len(arguments) != 1:
-        message = "expected one argument, the order file"
-        raise ConfigError(message)
+        raise ConfigError("expected one argument, the order file")
     path = Path(arguments[0]).absolute()
     files.take(path.parent)
     return path

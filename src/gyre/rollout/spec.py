@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from gyre.config.sections import JudgeConfig
-from gyre.storage.files import replace, take
-from gyre.types.errors import ConfigError
+from gyre.storage.files import replace, take, write_plan
+from gyre.types.errors import ConfigError, wrap_errors
 from gyre.types.ids import ExecutionId
 from gyre.types.tasks import SandboxSpec, Task
 
@@ -64,10 +64,7 @@ class ProxyTotals:
 
 def write_order(folder: Path, order: ExecutionSpec) -> Path:
     """The order file of an execution's folder, which exists from now on."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / ORDER_FILE
-    replace(path, msgspec.json.encode(order))
-    return path
+    return write_plan(folder / ORDER_FILE, order)
 
 
 def withdraw_order(folder: Path) -> bool:
@@ -90,14 +87,10 @@ def withdraw_order(folder: Path) -> bool:
 
 def read_order(path: Path) -> ExecutionSpec:
     """ConfigError if it is not an order."""
-    try:
+    with wrap_errors(ConfigError, f"{path}: expected an order", (OSError, msgspec.MsgspecError)):
         order = msgspec.json.decode(path.read_bytes(), type=ExecutionSpec)
-    except (OSError, msgspec.MsgspecError) as error:
-        message = f"{path}: expected an order: {error}"
-        raise ConfigError(message) from error
     if order.format != FORMAT:
-        message = f"{path}: expected an order of format {FORMAT}, found {order.format}"
-        raise ConfigError(message)
+        raise ConfigError(f"{path}: expected an order of format {FORMAT}, found {order.format}")
     return order
 
 

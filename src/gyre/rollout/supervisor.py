@@ -10,7 +10,7 @@ from gyre.rollout.execution import Execution, ExecutionStage, steps_of, why_over
 from gyre.rollout.facts import FactRecorder
 from gyre.rollout.spec import ExecutionSpec
 from gyre.rollout.workspace import Workspace
-from gyre.types.errors import BoundaryError, SandboxError, visible
+from gyre.types.errors import BoundaryError, SandboxError, visible, wrap_errors
 from gyre.types.outcomes import (
     Ending,
     Launched,
@@ -156,11 +156,8 @@ class Supervisor:
         to, most_bytes = str(folder / output), self._order.output_bytes
 
         async def start() -> None:
-            try:
+            with wrap_errors(SandboxError, f"folder of step {self._execution.step}"):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            except OSError as error:
-                message = f"folder of step {self._execution.step}: {error}"
-                raise SandboxError(message) from error
             await self._sandbox.start(command, output=to, most_bytes=most_bytes)
 
         try:

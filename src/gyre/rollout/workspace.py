@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gyre.storage import safe_dir
-from gyre.types.errors import SandboxError
+from gyre.types.errors import SandboxError, wrap_errors
 from gyre.types.outcomes import State
 
 CHUNK_BYTES = 2**20
@@ -47,18 +47,15 @@ class Workspace:
 
     def prepare(self, files: str | None) -> None:
         """A fresh workspace that begins as a copy of these files; SandboxError if it cannot be."""
-        try:
+        with wrap_errors(SandboxError, f"workspace from {files}"):
             safe_dir.remove(self.live)
             self.live.mkdir(parents=True)
             if files is not None:
                 copy(Path(files), self.live)
-        except OSError as error:
-            message = f"workspace from {files}: {error}"
-            raise SandboxError(message) from error
 
     def go_on(self, before: "Workspace") -> None:
         """What was frozen before stands where the agent works; what was done since is gone."""
-        try:
+        with wrap_errors(SandboxError, f"workspace from {before.frozen}"):
             safe_dir.remove(self.live)
             self.live.mkdir(parents=True)
             copy(before.frozen, self.live)
@@ -66,24 +63,18 @@ class Workspace:
                 safe_dir.remove(self.place / ROOT)
                 (self.place / ROOT).mkdir(parents=True)
                 copy(before.frozen_root, self.place / ROOT, is_layer=True)
-        except OSError as error:
-            message = f"workspace from {before.frozen}: {error}"
-            raise SandboxError(message) from error
 
     def put(self, files: str) -> None:
         """These files are in the workspace too, in place of what has their names."""
-        try:
+        with wrap_errors(SandboxError, f"files of {files}"):
             copy(Path(files), self.live, is_over=True)
-        except OSError as error:
-            message = f"files of {files}: {error}"
-            raise SandboxError(message) from error
 
     def freeze(self) -> State | None:
         """What the workspace holds, out of reach; None if it is lost.
 
         Asking again, after a death half way, gives the same.
         """
-        try:
+        with wrap_errors(SandboxError, f"freezing {self.live}"):
             if not _is_folder(self.frozen):
                 if not _is_folder(self.live):
                     return None
@@ -96,9 +87,6 @@ class Workspace:
             # Within the execution's folder, which may lie elsewhere when it is assessed.
             inside = str(self.frozen.relative_to(self.live.parent))
             return State(folder=inside, reference=self._reference())
-        except OSError as error:
-            message = f"freezing {self.live}: {error}"
-            raise SandboxError(message) from error
 
     @contextmanager
     def fresh(self, state: State) -> Iterator[tuple[str, str]]:
@@ -117,8 +105,7 @@ class Workspace:
                 is_same = content_hash(self.live) == state.reference
         except OSError as error:
             self._clear()
-            message = f"copy of {self.frozen}: {error}"
-            raise SandboxError(message) from error
+            raise SandboxError(f"copy of {self.frozen}: {error}") from error
         if not is_same:
             self._clear()
             message = f"{self.frozen}: its contents are not those that were frozen"

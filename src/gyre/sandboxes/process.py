@@ -1,6 +1,4 @@
-"""Trusted programs as plain processes.
-
-Trusted programs as processes of this machine: a session and an environment of their own.
+"""Trusted programs as processes of this machine: a session and an environment of their own.
 
 Nothing holds a program back from the rest of the machine; this is for code that one would run.
 """
@@ -18,7 +16,7 @@ from pathlib import Path
 from gyre.sandboxes.process_tree import MARK, SandboxProcesses
 from gyre.sandboxes.proxy_relay import LOOPBACK, Relay, Upstream, through
 from gyre.storage import safe_dir
-from gyre.types.errors import InternalError, SandboxError
+from gyre.types.errors import InternalError, SandboxError, wrap_errors
 from gyre.types.tasks import Command, Level
 
 
@@ -31,11 +29,9 @@ def write_home(home: Path, files: Mapping[str, str]) -> None:
         try:
             safe_dir.write(home, name, text.encode())
         except ValueError as error:
-            message = f"home of a sandbox: {error}"
-            raise SandboxError(message, retryable=False) from error
+            raise SandboxError(f"home of a sandbox: {error}", retryable=False) from error
         except OSError as error:
-            message = f"home of a sandbox: {name}: {error}"
-            raise SandboxError(message) from error
+            raise SandboxError(f"home of a sandbox: {name}: {error}") from error
 
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")
@@ -78,27 +74,19 @@ class ProcessSandbox:
     async def prepare(self, workspace: str) -> None:
         if not self._home.exists():
             self._members.is_swept = True
-        try:
+        with wrap_errors(SandboxError, "home of a sandbox"):
             for folder in (self._home, self._home / "tmp"):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._proxy is not None and self._listening is None:
                 self._listening = socket.create_server((LOOPBACK, 0))
-        except OSError as error:
-            message = f"home of a sandbox: {error}"
-            raise SandboxError(message) from error
         self._workspace = workspace
 
     async def start(self, command: Command, *, output: str, most_bytes: int) -> None:
         if self._workspace is None or self._program is not None:
-            message = "a sandbox runs one program at a time, after it was prepared"
-            raise InternalError(message)
+            raise InternalError("a sandbox runs one program at a time, after it was prepared")
         write_home(self._home, command.home)
         await self._open_relay()
-        try:
-            self._kept = OutputCapture(Path(output), most_bytes)
-        except OSError as error:
-            message = f"output to {output}: {error}"
-            raise SandboxError(message) from error
+        self._kept = OutputCapture(Path(output), most_bytes)
         try:
             self._program = subprocess.Popen(
                 command.argv,
@@ -111,15 +99,13 @@ class ProcessSandbox:
             )
         except (OSError, ValueError, IndexError) as error:
             # ValueError: a NUL in an argument; IndexError: no argument at all.
-            message = f"starting {command.argv[:1]}: {error}"
-            raise SandboxError(message, retryable=False) from error
+            raise SandboxError(f"starting {command.argv[:1]}: {error}", retryable=False) from error
         finally:
             self._kept.close_pipe()
 
     async def wait(self) -> int:
         if self._program is None:
-            message = "nothing was started"
-            raise InternalError(message)
+            raise InternalError("nothing was started")
         return await asyncio.to_thread(self._program.wait)
 
     async def kill(self) -> None:
@@ -156,11 +142,13 @@ class OutputCapture:
     """The beginning and the end of what a program prints, in a file; the middle is counted."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
-        self._file = path.open("wb", buffering=0)
+        """SandboxError where the file cannot be made."""
+        with wrap_errors(SandboxError, f"output to {path}"):
+            self._file = path.open("wb", buffering=0)
+            self._read, self.pipe = os.pipe()
+            self._over = os.eventfd(0)
         self._first_bytes = most_bytes // 2
         self._last_bytes = most_bytes - self._first_bytes
-        self._read, self.pipe = os.pipe()
-        self._over = os.eventfd(0)
         self._closing = threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._copy, daemon=True)

@@ -100,12 +100,18 @@ def memory_of(pid: int) -> int:
 
 
 def threads_of(pid: int) -> int:
+    fields = _stat(pid)
+    return 0 if fields is None else int(fields[17])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the kernel says of a process behind its name; None if it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
-        return 0
+        return None
     # The name stands in brackets and may hold any letters, brackets too.
-    return int(text.rpartition(")")[2].split()[17])
+    return text.rpartition(")")[2].split()
 
 
 def size_of(folders: Iterable[Path], most: int) -> int:
@@ -160,8 +166,7 @@ def adopt_orphans() -> None:
     """Descendants that lose their parent become this process's own children."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        message = f"prctl: {os.strerror(ctypes.get_errno())}"
-        raise SandboxError(message, retryable=False)
+        raise SandboxError(f"prctl: {os.strerror(ctypes.get_errno())}", retryable=False)
 
 
 class SandboxProcesses:
@@ -206,8 +211,7 @@ class SandboxProcesses:
             found = look()
             looks = 0 if found else looks + 1
             if found and is_late:
-                message = f"processes that do not die: {[one.pid for one in found]}"
-                raise SandboxError(message)
+                raise SandboxError(f"processes that do not die: {[one.pid for one in found]}")
             # Stopped first, because what runs while others are killed may fork.
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for one in found:
@@ -234,12 +238,9 @@ def _table() -> Iterator[ProcessEntry]:
 
 
 def _process(pid: int) -> ProcessEntry | None:
-    try:
-        text = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
+    fields = _stat(pid)
+    if fields is None:
         return None
-    # The name stands in brackets and may hold any letters, brackets too.
-    fields = text.rpartition(")")[2].split()
     return ProcessEntry(
         pid=pid, parent=int(fields[1]), started=int(fields[19]), is_dead=fields[0] in "ZX"
     )

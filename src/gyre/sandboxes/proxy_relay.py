@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from gyre.aio import WaitTimer
 from gyre.sandboxes.local import netns_script
-from gyre.types.errors import SandboxError
+from gyre.types.errors import SandboxError, wrap_errors
 
 ENTER_S = 60.0
 """How long a process may take to enter a namespace and come back with a socket."""
@@ -20,18 +20,14 @@ ENTER_S = 60.0
 
 def listen_inside(pid: int, port: int) -> socket.socket:
     """Bound to the loopback of that process's network namespace; SandboxError if it cannot be."""
-    try:
+    with wrap_errors(SandboxError, f"network of process {pid}"):
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        message = f"network of process {pid}: {error}"
-        raise SandboxError(message) from error
     try:
         return netns_script.bound_by_thread(namespace, port)
     except PermissionError:
         return _bound_by_child(namespace, port)
     except OSError as error:
-        message = f"listening in the network of process {pid}: {error}"
-        raise SandboxError(message) from error
+        raise SandboxError(f"listening in the network of process {pid}: {error}") from error
     finally:
         os.close(namespace)
 
@@ -58,8 +54,7 @@ def _bound_by_child(namespace: int, port: int) -> socket.socket:
         _, received, _, _ = socket.recv_fds(here, 1, 1)
     if not received:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        message = f"listening inside a sandbox: expected a socket, found: {said}"
-        raise SandboxError(message)
+        raise SandboxError(f"listening inside a sandbox: expected a socket, found: {said}")
     return socket.socket(fileno=received[0])
 
 

@@ -132,9 +132,6 @@ class Cells:
         behind = (cell for cell in self.all_home() if last is None or cell > last)
         return next(behind, None)
 
-    def lowest_home(self) -> CellId | None:
-        return next(iter(self.all_home()), None)
-
     def all_home(self) -> tuple[CellId, ...]:
         """Cells that could enter now; none without the core, which holds the weights."""
         if self.core not in (CellState.TRAINING, CellState.SERVING):

@@ -1,7 +1,5 @@
 """Executions from dispatch to closure: counters d, p, f; evaluation slots.
 
-Executions from dispatch to closure: queued, launched, moved, cancelled, ended.
-
 Rule 1: each execution moves d, p and f exactly once (SPEC 1.2).
 Rule 2: a duplicate or late event changes nothing; an impossible one is refused before it does.
 """

@@ -132,8 +132,7 @@ class Async:
 
     def next_to_enter(self, cells: Cells) -> tuple[CellId, ...]:
         """A cell that comes back from the dead."""
-        cell = cells.lowest_home()
-        return () if cell is None else (cell,)
+        return cells.all_home()[:1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from gyre.scheduler.policies import (
     Resumable,
 )
 from gyre.scheduler.scheduler import Scheduler
-from gyre.types.errors import ConfigError
+from gyre.types.errors import ConfigError, wrap_errors
 from gyre.types.run_events import RUN_EVENTS
 
 EVENTS: tuple[type, ...] = get_args(Event)
@@ -47,10 +47,9 @@ def shape_of(plain: Mapping[str, Any]) -> SchedulerConfig:
     known = {entry.name for entry in fields(SchedulerConfig)}
     if unknown := sorted(set(plain) - known):
         raise ConfigError(f"shape: unknown {', '.join(unknown)}")
-    try:
+    wrong = (TypeError, KeyError, AttributeError)
+    with wrap_errors(ConfigError, f"shape: {plain} describes none", wrong):
         return SchedulerConfig(**{name: _value(name, value) for name, value in plain.items()})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"shape: {plain} describes none: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

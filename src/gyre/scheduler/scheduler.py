@@ -9,12 +9,11 @@ Rule 3: an event that cannot be is refused with InternalError and changes nothin
 from typing import assert_never
 
 from gyre.scheduler import rules
-from gyre.scheduler.cells import Cells, CellState
+from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.engines import Engines
-from gyre.scheduler.executions import Counters, ExecutionTable
+from gyre.scheduler.executions import ExecutionTable
 from gyre.scheduler.fleet import Fleet
-from gyre.scheduler.groups import Burst, OutcomeLedger, OutstandingGroup, Phase
+from gyre.scheduler.groups import Burst, OutstandingGroup, Phase
 from gyre.scheduler.messages import (
     CallsReported,
     CellDied,
@@ -57,26 +56,12 @@ class Scheduler:
         self.burst = Burst(shape.groups_per_batch, shape.steps_per_burst)
         self._rollout = ExecutionTable(shape, self.burst, self._fleet.engines)
         self._switching = TransitionPolicy(shape, self.burst, self._fleet, self._rollout)
+        self.cells, self.engines = self._fleet.cells, self._fleet.engines
+        self.counters, self.ledger = self._rollout.counters, self._rollout.ledger
         self.staleness = Staleness()
         self.stopped: StopReason | None = None
         self._started = False
         self._now: float | None = None
-
-    @property
-    def counters(self) -> Counters:
-        return self._rollout.counters
-
-    @property
-    def ledger(self) -> OutcomeLedger:
-        return self._rollout.ledger
-
-    @property
-    def cells(self) -> Cells:
-        return self._fleet.cells
-
-    @property
-    def engines(self) -> Engines:
-        return self._fleet.engines
 
     @property
     def num_evaluations(self) -> int:

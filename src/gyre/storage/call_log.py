@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from gyre.storage.framed_file import FramedFile, first_payload, framed, scan
+from gyre.storage.framed_file import FramedFile, framed, payload_at, scan
 from gyre.types.call_records import (
     FORMAT,
     CallClosed,
@@ -68,7 +68,9 @@ def read(path: Path) -> CallLogContents:
 
 def first(path: Path) -> LogOpened | None:
     """The record that opens a log, without reading the rest; None if it never got that far."""
-    payload = first_payload(path, magic=MAGIC)
+    with path.open("rb") as file:
+        data = file.read(65536)
+    payload = payload_at(data, len(MAGIC)) if data.startswith(MAGIC) else None
     record = _decode(path, len(MAGIC), payload) if payload is not None else None
     return record if isinstance(record, LogOpened) else None
 
@@ -81,8 +83,7 @@ def _decode(path: Path, at: int, payload: bytes) -> CallRecord:
     try:
         record: CallRecord = decoder.decode(payload[1:])
     except msgspec.MsgspecError as error:
-        message = f"{path}: record at byte {at} does not decode: {error}"
-        raise LogDamaged(message) from error
+        raise LogDamaged(f"{path}: record at byte {at} does not decode: {error}") from error
     if isinstance(record, LogOpened) and record.format > FORMAT:
         message = f"{path}: format {record.format} is newer than {FORMAT}, which this Gyre reads"
         raise LogDamaged(message)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gyre.types.errors import ConfigError
+from gyre.types.errors import ConfigError, wrap_errors
 
 
 def sync(path: Path) -> None:
@@ -51,8 +51,7 @@ def take(folder: Path, *, whose: str = "supervisor") -> int:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole(fcntl.F_WRLCK))
     except OSError as error:
         os.close(fd)
-        message = f"{folder}: has a {whose} already"
-        raise ConfigError(message) from error
+        raise ConfigError(f"{folder}: has a {whose} already") from error
     return fd
 
 
@@ -87,11 +86,9 @@ def write_plan(path: Path, plan: object) -> Path:
 
 def read_plan(path: Path, kind: type[T]) -> T:
     """ConfigError if it is not a plan of this kind."""
-    try:
+    unreadable = (OSError, msgspec.MsgspecError)
+    with wrap_errors(ConfigError, f"{path}: expected a {kind.__name__}", unreadable):
         return msgspec.json.decode(path.read_bytes(), type=kind, dec_hook=_value)
-    except (OSError, msgspec.MsgspecError) as error:
-        message = f"{path}: expected a {kind.__name__}: {error}"
-        raise ConfigError(message) from error
 
 
 def _plain(value: object) -> Any:
@@ -110,14 +107,11 @@ def read_key(path: Path | None) -> str | None:
     """The key in a file; None without one."""
     if path is None:
         return None
-    try:
+    unreadable = (OSError, UnicodeDecodeError)
+    with wrap_errors(ConfigError, f"{path}: expected a file with a key", unreadable):
         key = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"{path}: expected a file with a key: {error}"
-        raise ConfigError(message) from error
     if not key or not key.isascii():
-        message = f"{path}: expected a key of ASCII letters, found none"
-        raise ConfigError(message)
+        raise ConfigError(f"{path}: expected a key of ASCII letters, found none")
     return key
 
 
@@ -138,5 +132,4 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        message = f"{path}: cannot be written: {error.strerror}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,7 +1,5 @@
 """Append-only files of framed, checksummed records.
 
-Frames in an append-only file: how they are written, read, and told apart from damage.
-
 A frame is length and CRC-32 of its payload (two little-endian uint32), then the payload.
 Rule 1: a frame is in the file or it is not, never half, unless its writer died over it.
 Rule 2: only the tail may be torn; damage with a sound frame after it is reported, not skipped.
@@ -137,8 +135,7 @@ def scan(path: Path, *, magic: bytes, what: str) -> Scan:
     if not data.startswith(magic):
         if magic.startswith(data):
             return Scan(payloads=(), sound_bytes=0, torn_bytes=len(data))
-        message = f"{path}: not a {what}: it does not begin with {magic.decode()}"
-        raise LogDamaged(message)
+        raise LogDamaged(f"{path}: not a {what}: it does not begin with {magic.decode()}")
     payloads = []
     at = len(magic)
     while (payload := payload_at(data, at)) is not None:
@@ -146,19 +143,11 @@ def scan(path: Path, *, magic: bytes, what: str) -> Scan:
         at += _HEAD.size + len(payload)
     # A damaged length looks like a torn tail, but for what comes after it.
     if at < len(data) and (later := next_sound(data, at + 1)) is not None:
-        message = (
+        raise LogDamaged(
             f"{path}: damaged at byte {at} (record {len(payloads) + 1}), "
             f"with a sound record after it at byte {later}"
         )
-        raise LogDamaged(message)
     return Scan(payloads=tuple(payloads), sound_bytes=at, torn_bytes=len(data) - at)
-
-
-def first_payload(path: Path, *, magic: bytes) -> bytes | None:
-    """Of the first frame, without reading the rest; None if the file never got that far."""
-    with path.open("rb") as file:
-        data = file.read(65536)
-    return payload_at(data, len(magic)) if data.startswith(magic) else None
 
 
 def locked(path: Path, *, create: bool) -> int | None:
@@ -186,7 +175,7 @@ class FramedFile:
         """Goes on after the sound part and forgets what is behind it."""
         self.path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._end = sound_bytes
+        self.size_bytes = sound_bytes
         self._closed = False
         try:
             os.ftruncate(self._fd, sound_bytes)
@@ -196,10 +185,6 @@ class FramedFile:
             os.close(self._fd)
             raise
 
-    @property
-    def size_bytes(self) -> int:
-        return self._end
-
     def append_raw(self, data: bytes) -> None:
         """The bytes, which are frames already, survive the death of this process.
 
@@ -208,16 +193,16 @@ class FramedFile:
         done = 0
         try:
             while done < len(data):
-                done += os.pwrite(self._fd, data[done:] if done else data, self._end + done)
+                done += os.pwrite(self._fd, data[done:] if done else data, self.size_bytes + done)
         except OSError:
-            os.ftruncate(self._fd, self._end)
+            os.ftruncate(self._fd, self.size_bytes)
             raise
-        self._end += len(data)
+        self.size_bytes += len(data)
 
     def cut(self, size_bytes: int) -> None:
         """What was appended behind this size is not in the file."""
         os.ftruncate(self._fd, size_bytes)
-        self._end = size_bytes
+        self.size_bytes = size_bytes
 
     def sync(self) -> None:
         """Every frame appended before this call is on the disk; may run on another thread."""

@@ -108,8 +108,7 @@ def visits(
                     left(at, stage.name)
                 continue
             if not forgives:
-                message = f"{folder}: a folder was moved or shut while it was read"
-                raise OSError(message)
+                raise OSError(f"{folder}: a folder was moved or shut while it was read")
             again, depth = _found_again(folder, way[: steps + 1])
             os.close(at)
             at = again
@@ -154,8 +153,7 @@ def opened(folder: Path, name: str) -> int:
         os.close(at)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        message = f"{name}: expected a file"
-        raise OSError(message)
+        raise OSError(f"{name}: expected a file")
     return file
 
 
@@ -306,6 +304,5 @@ def _label(above: bytes, name: str) -> bytes:
 def _parts(name: str) -> tuple[str, ...]:
     place = PurePosixPath(name)
     if place.is_absolute() or not place.parts or ".." in place.parts or "\0" in name:
-        message = f"expected a path inside it, found {name!r}"
-        raise ValueError(message)
+        raise ValueError(f"expected a path inside it, found {name!r}")
     return place.parts

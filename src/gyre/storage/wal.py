@@ -1,7 +1,5 @@
 """The write-ahead log that makes many call logs durable with one fdatasync.
 
-One journal in which the newest records of many call logs become durable together.
-
 A record is in its own log at once, which survives the process. The journal holds a copy of every
 record since it was last emptied and is synced for all logs with one call, which survives the
 machine: what a log lost is put back from the journal when the run is opened again.
@@ -47,8 +45,7 @@ class WriteAheadLog:
         path = folder / named(NAME, shard)
         lock = locked(path, create=True)
         if lock is None:
-            message = f"{folder}: another proxy serves this run folder"
-            raise ConfigError(message)
+            raise ConfigError(f"{folder}: another proxy serves this run folder")
         self._lock = lock
         try:
             self.num_restored = restore(folder, shard=shard)
@@ -93,8 +90,7 @@ def entries(folder: Path, *, shard: int = 0) -> Iterator[WalEntry]:
     path = folder / named(NAME, shard)
     data = path.read_bytes() if path.exists() else b""
     if data and not data.startswith(MAGIC) and not MAGIC.startswith(data):
-        message = f"{path}: not a commit journal: it does not begin with {MAGIC.decode()}"
-        raise LogDamaged(message)
+        raise LogDamaged(f"{path}: not a commit journal: it does not begin with {MAGIC.decode()}")
     at = len(MAGIC)
     # What follows a torn one was never acknowledged: a batch is synced before any reply of it.
     while (payload := payload_at(data, at)) is not None and len(payload) >= _WHERE.size:
@@ -102,8 +98,7 @@ def entries(folder: Path, *, shard: int = 0) -> Iterator[WalEntry]:
         start = _WHERE.size + length
         name = payload[_WHERE.size : start].decode(errors="replace")
         if "/" in name or "\0" in name:
-            message = f"{path}: entry at byte {at}: expected the name of an execution"
-            raise LogDamaged(message)
+            raise LogDamaged(f"{path}: entry at byte {at}: expected the name of an execution")
         yield WalEntry(log=name, offset=offset, data=payload[start:])
         at += HEAD_BYTES + len(payload)
 

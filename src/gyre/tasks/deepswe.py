@@ -41,8 +41,7 @@ def _read(folder: Path) -> Task:
     task = read_task(folder)
     base = task.metadata.get("base_commit_hash")
     if base is None or not base.isalnum():
-        message = f"{folder / TASK_FILE}: metadata.base_commit_hash: expected a commit"
-        raise TaskError(message)
+        raise TaskError(f"{folder / TASK_FILE}: metadata.base_commit_hash: expected a commit")
     workdir = task.needs.workdir
     assert workdir is not None
     script = COLLECT.format(workdir=shlex.quote(workdir), base=base)

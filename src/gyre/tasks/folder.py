@@ -55,8 +55,7 @@ def _known(data: Mapping[str, Any], kind: type[Task | EvaluationRule], where: st
 
 def _unsaid(key: str, data: Mapping[str, Any], where: str) -> None:
     if key in data:
-        message = f"{where}: {key}: said by the task's folder already"
-        raise TaskError(message)
+        raise TaskError(f"{where}: {key}: said by the task's folder already")
 
 
 def _folder(named: str | None, folder: Path, where: str) -> str | None:
@@ -64,13 +63,13 @@ def _folder(named: str | None, folder: Path, where: str) -> str | None:
         return None
     path = (folder / named).resolve()
     if not path.is_dir():
-        message = f"{where}: {named}: expected a folder"
-        raise TaskError(message)
+        raise TaskError(f"{where}: {named}: expected a folder")
     return str(path)
 
 
 def _possible(found: Task, where: str) -> None:
     rule = found.evaluation
+    tests = rule.tests or CountedTests()
     numbers = (rule.attempt_s, rule.retry_s, rule.lowest, rule.highest)
     must_hold = {
         "id: expected a name": bool(found.id),
@@ -85,14 +84,12 @@ def _possible(found: Task, where: str) -> None:
             rule.baseline is None or rule.baseline < rule.highest
         ),
         "evaluation.tests: expected a count or names for a report of tests": (
-            rule.score not in ("junit.xml", "tests.json") or _counts(rule.tests)
+            rule.score not in ("junit.xml", "tests.json")
+            or bool(tests.fail_to_pass)
+            or (tests.count or 0) > 0
         ),
     }
     refuse_unmet(must_hold, where)
-
-
-def _counts(tests: CountedTests | None) -> bool:
-    return tests is not None and (bool(tests.fail_to_pass) or (tests.count or 0) > 0)
 
 
 TASK_FILE = "task.toml"
@@ -135,6 +132,5 @@ def _read_line(line: bytes, where: str, folder: Path) -> Task:
     with wrap_errors(TaskError, where, (msgspec.MsgspecError, RecursionError)):
         data = msgspec.json.decode(line)
     if not isinstance(data, dict):
-        message = f"{where}: expected an object, found a {type(data).__name__}"
-        raise TaskError(message)
+        raise TaskError(f"{where}: expected an object, found a {type(data).__name__}")
     return task(data, where=where, folder=folder)

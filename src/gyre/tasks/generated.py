@@ -23,29 +23,24 @@ def generated(source: str) -> TaskSource:
     place, _, query = source.partition("?")
     module, _, name = place.rpartition(":")
     if not module or not name:
-        message = f"{source}: expected MODULE:FUNCTION or FILE.py:FUNCTION"
-        raise TaskError(message)
+        raise TaskError(f"{source}: expected MODULE:FUNCTION or FILE.py:FUNCTION")
     try:
         make: Callable[..., Any] = getattr(_module(module), name)
     except (ImportError, AttributeError, OSError, SyntaxError, ValueError) as error:
-        message = f"{source}: expected a function that can be imported: {error}"
-        raise TaskError(message) from error
+        raise TaskError(f"{source}: expected a function that can be imported: {error}") from error
     try:
         found = make(**dict(parse_qsl(query, keep_blank_values=True)))
     except (TypeError, ValueError, LookupError) as error:
-        message = f"{source}: {type(error).__name__}: {error}"
-        raise TaskError(message) from error
+        raise TaskError(f"{source}: {type(error).__name__}: {error}") from error
     if isinstance(found, list | tuple):
         if not all(isinstance(task, Task) for task in found):
-            message = f"{source}: expected tasks and nothing else"
-            raise TaskError(message)
+            raise TaskError(f"{source}: expected tasks and nothing else")
         found = ListedTasks(found, source)
     if not (hasattr(found, "get") and hasattr(found, "__len__")):
         message = f"{source}: expected a source of tasks or a list, found a {type(found).__name__}"
         raise TaskError(message)
     if len(found) == 0 or not isinstance(found.get(0), Task):
-        message = f"{source}: expected at least one task"
-        raise TaskError(message)
+        raise TaskError(f"{source}: expected at least one task")
     checked: TaskSource = found
     return checked
 
@@ -59,8 +54,7 @@ def _module(name: str) -> ModuleType:
     path = Path(name)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
-        message = f"{name}: no such file"
-        raise ImportError(message)
+        raise ImportError(f"{name}: no such file")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses of the module look it up by its name.
     sys.modules.setdefault(path.stem, module)

@@ -1,6 +1,4 @@
-"""Harbor task folders, task.toml and dataset.toml.
-
-Harbor's task folders: task.toml, instruction.md, environment, tests, solution and steps.
+"""Harbor's task folders: task.toml, instruction.md, environment, tests, solution and steps.
 
 A portable task begins with `environment/files`; any other begins in its image.
 """
@@ -18,13 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from gyre.tasks import safe_paths
-from gyre.tasks.task_list import (
-    ListedTasks,
-    read_text,
-    read_toml,
-    refuse_unknown,
-    refuse_unmet,
-)
+from gyre.tasks.task_list import ListedTasks, read_text, read_toml, refuse_unknown, refuse_unmet
 from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task, TaskStep
 
@@ -140,8 +132,7 @@ def read_task_toml(path: Path) -> TaskToml:
 def _training(metadata: object, where: str) -> object:
     ours = metadata.get("rl", {}) if isinstance(metadata, Mapping) else {}
     if not isinstance(ours, Mapping):
-        message = f"{where}: metadata.rl: expected a table"
-        raise TaskError(message)
+        raise TaskError(f"{where}: metadata.rl: expected a table")
     known = [entry.name for entry in fields(TrainingTable)]
     refuse_unknown(ours, known, f"{where}: metadata.rl.")
     return ours
@@ -231,18 +222,15 @@ def members(folder: Path) -> list[Path]:
     for number, one in enumerate(found.tasks):
         where = f"{path}: tasks[{number}]"
         if not NAME.fullmatch(one.name) or ".." in one.name:
-            message = f"{where}.name: expected ORG/NAME, found {one.name!r}"
-            raise TaskError(message)
+            raise TaskError(f"{where}.name: expected ORG/NAME, found {one.name!r}")
         if not DIGEST.fullmatch(one.digest):
             message = f"{where}.digest: expected sha256: and 64 hex digits, found {one.digest!r}"
             raise TaskError(message)
         if one.name not in by_name:
-            message = f"{where}: expected a folder with the task {one.name}, found none"
-            raise TaskError(message)
+            raise TaskError(f"{where}: expected a folder with the task {one.name}, found none")
         task = by_name[one.name]
         if one.digest != (now := digest(task)):
-            message = f"{where}: {task}: expected {one.digest}, found {now}"
-            raise TaskError(message)
+            raise TaskError(f"{where}: {task}: expected {one.digest}, found {now}")
         folders.append(task)
     return folders
 
@@ -294,8 +282,7 @@ class HarborTasks(ListedTasks):
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            message = f"{folder}: expected a folder"
-            raise TaskError(message)
+            raise TaskError(f"{folder}: expected a folder")
         if (folder / DATASET_FILE).is_file():
             folders = members(folder)
         else:
@@ -314,8 +301,7 @@ def read_task(folder: Path) -> Task:
     files = environment / "files"
     portable = table.training.portable
     if not portable and table.environment.docker_image is None and not environment.is_dir():
-        message = f"{where}: expected a folder environment, or environment.docker_image"
-        raise TaskError(message)
+        raise TaskError(f"{where}: expected a folder environment, or environment.docker_image")
     return Task(
         id=folder.name if table.task is None else table.task.name,
         instruction=steps[0].instruction if steps else _instruction(folder),
@@ -347,8 +333,7 @@ def _instruction(folder: Path) -> str:
         lines.pop(0)
     text = "".join(lines)
     if not text.strip():
-        message = f"{path}: expected some text"
-        raise TaskError(message)
+        raise TaskError(f"{path}: expected some text")
     return text
 
 
@@ -359,8 +344,7 @@ def _evaluation(
     own = folder / "tests" if step is None else step / "tests"
     tests = [path for path in dict.fromkeys((folder / "tests", own)) if path.is_dir()]
     if not any((path / "test.sh").is_file() for path in tests):
-        message = f"{own / 'test.sh'}: expected a file"
-        raise TaskError(message)
+        raise TaskError(f"{own / 'test.sh'}: expected a file")
     ours = table.training
     return EvaluationRule(
         argv=RUN_TESTS,
@@ -383,8 +367,7 @@ def _evaluation(
 def _step(folder: Path, table: TaskToml, step: StepTable) -> TaskStep:
     at = safe_paths.child(folder / "steps", step.name, f"{folder}: steps")
     if not at.is_dir() or at.parent != folder / "steps":
-        message = f"{folder}: steps.{step.name}: expected a folder of that name in steps"
-        raise TaskError(message)
+        raise TaskError(f"{folder}: steps.{step.name}: expected a folder of that name in steps")
     least, agent_s = step.min_reward, step.agent.timeout_sec
     if isinstance(least, int | float):
         least = {table.training.reward_key: float(least)}
@@ -435,11 +418,10 @@ def _variables(said: Mapping[str, str], where: str) -> dict[str, str]:
     def filled(name: str, value: str) -> str:
         def given(found: re.Match[str]) -> str:
             if found[2] is None:
-                message = (
+                raise TaskError(
                     f"{where}.{name}: {found[0]}: expected a value or a default, "
                     "because tasks get nothing of this machine's environment"
                 )
-                raise TaskError(message)
             return found[2]
 
         return GIVEN.sub(given, value)

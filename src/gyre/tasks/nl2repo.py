@@ -55,16 +55,14 @@ def _read(folder: Path, tests: Path) -> Task:
     safe_paths.check(folder, str(folder))
     own = tests / folder.name
     if not own.is_dir():
-        message = f"{own}: expected a folder with the tests of {folder.name}"
-        raise TaskError(message)
+        raise TaskError(f"{own}: expected a folder with the tests of {folder.name}")
     safe_paths.check(own, str(own))
     protected = _words(folder / "test_files.json")
     for path in protected:
         safe_paths.child(folder, path, str(folder / "test_files.json"))
     commands = _words(folder / "test_commands.json")
     if not any(_is_pytest(command) for command in commands):
-        message = f"{folder / 'test_commands.json'}: expected a command that runs pytest"
-        raise TaskError(message)
+        raise TaskError(f"{folder / 'test_commands.json'}: expected a command that runs pytest")
     return Task(
         id=folder.name,
         instruction=INSTRUCTION + read_text(folder / SPECIFICATION),
@@ -103,8 +101,7 @@ def _is_pytest(command: str) -> bool:
 def _count(path: Path) -> int:
     text = read_text(path).strip()
     if not text.isdecimal() or int(text) < 1:
-        message = f"{path}: expected the number of tests, found {text[:40]!r}"
-        raise TaskError(message)
+        raise TaskError(f"{path}: expected the number of tests, found {text[:40]!r}")
     return int(text)
 
 
@@ -112,6 +109,5 @@ def _words(path: Path) -> list[str]:
     with wrap_errors(TaskError, path, ValueError):
         found: Any = json.loads(read_text(path))
     if not isinstance(found, list) or not all(isinstance(item, str) and item for item in found):
-        message = f"{path}: expected a list of texts"
-        raise TaskError(message)
+        raise TaskError(f"{path}: expected a list of texts")
     return found

@@ -51,12 +51,11 @@ def refuse_unfit(tasks: TaskSource, *, sandbox: str) -> None:
     """ConfigError for the first task that a sandbox of this kind cannot run as it is meant."""
     for task in (tasks.get(index) for index in range(len(tasks))):
         if not task.needs.portable and sandbox not in WITH_IMAGES:
-            message = (
+            raise ConfigError(
                 f"task {task.id}: needs its image and paths of its own, which a sandbox of kind "
                 f"{sandbox} has not; expected sandbox.kind = {' or '.join(WITH_IMAGES)}, or "
                 "metadata.rl.portable in its task.toml"
             )
-            raise ConfigError(message)
 
 
 def section_for(text: str) -> TasksConfig:
@@ -70,19 +69,14 @@ def section_for(text: str) -> TasksConfig:
     if folder.is_dir() and next(safe_paths.folders_with(folder, SPECIFICATION, depth=2), None):
         return Nl2RepoTasksConfig(kind="nl2repo", path=text, tests=f"{text}/tests")
     is_harbor = (folder / DATASET_FILE).is_file() or (folder / "instruction.md").is_file()
-    if is_harbor or any(_of_harbor(folder)):
+    if is_harbor or [*folder.glob("*/instruction.md"), *folder.glob("*/steps")]:
         return HarborTasksConfig(kind="harbor", path=text)
     return FolderTasksConfig(kind="folder", path=text)
-
-
-def _of_harbor(folder: Path) -> list[Path]:
-    return [*folder.glob("*/instruction.md"), *folder.glob("*/steps")]
 
 
 def _place(text: str, where: str) -> Path:
     """What exists there; an archive is unpacked first."""
     path = Path(text).expanduser()
     if not path.exists():
-        message = f"{where}.path: {path}: expected a file or folder of tasks, found none"
-        raise ConfigError(message)
+        raise ConfigError(f"{where}.path: {path}: expected a file or folder of tasks, found none")
     return safe_paths.unpacked(path, CACHE.expanduser()) if safe_paths.is_archive(path) else path

@@ -34,12 +34,10 @@ def child(folder: Path, name: str, where: str) -> Path:
     """What a name from outside means inside the folder; TaskError if it leads out of it."""
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name:
-        message = f"{where}: {name!r}: expected a path inside {folder.name}"
-        raise TaskError(message)
+        raise TaskError(f"{where}: {name!r}: expected a path inside {folder.name}")
     found = folder.joinpath(*parts)
     if not found.resolve().is_relative_to(folder.resolve()):
-        message = f"{where}: {name!r}: leads out of {folder.name}"
-        raise TaskError(message)
+        raise TaskError(f"{where}: {name!r}: leads out of {folder.name}")
     return found
 
 
@@ -57,8 +55,7 @@ def check(folder: Path, where: str) -> None:
                     message = f"{where}: {named}: a link to {target}, which is outside the task"
                     raise TaskError(message)
             elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                message = f"{where}: {named}: expected files, folders and links"
-                raise TaskError(message)
+                raise TaskError(f"{where}: {named}: expected files, folders and links")
 
 
 def unpacked(archive: Path, cache: Path) -> Path:
@@ -111,11 +108,9 @@ def _untar(archive: Path, folder: Path) -> None:
                 to.symlink_to(member.linkname)
                 # At once, because a later entry could be written through it.
                 if not to.resolve().is_relative_to(folder.resolve()):
-                    message = f"{archive}: {member.name!r}: a link to {member.linkname}"
-                    raise TaskError(message)
+                    raise TaskError(f"{archive}: {member.name!r}: a link to {member.linkname}")
             else:
-                message = f"{archive}: {member.name!r}: expected files, folders and links"
-                raise TaskError(message)
+                raise TaskError(f"{archive}: {member.name!r}: expected files, folders and links")
         _expect_end(tar, left)
 
 
@@ -144,8 +139,7 @@ def _unzip(archive: Path, folder: Path) -> None:
                 to.mkdir(parents=True, exist_ok=True)
                 continue
             if stat.S_ISLNK(mode):
-                message = f"{archive}: {member.filename!r}: expected files and folders"
-                raise TaskError(message)
+                raise TaskError(f"{archive}: {member.filename!r}: expected files and folders")
             _parent(to, folder, str(archive))
             with whole.open(member) as source, to.open("xb") as file:
                 shutil.copyfileobj(source, file)
@@ -160,8 +154,7 @@ def _is_whole(name: str) -> bool:
 def _parent(to: Path, folder: Path, where: str) -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     if not to.parent.resolve().is_relative_to(folder.resolve()):
-        message = f"{where}: {to.name!r}: leads out of the archive"
-        raise TaskError(message)
+        raise TaskError(f"{where}: {to.name!r}: leads out of the archive")
 
 
 class _Left:

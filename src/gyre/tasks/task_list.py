@@ -33,11 +33,13 @@ class ListedTasks:
 
 
 def read_text(path: Path) -> str:
+    """TaskError if it cannot be read."""
     with wrap_errors(TaskError, path, (OSError, ValueError)):
         return path.read_text(encoding="utf-8")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """TaskError if it cannot be read, or is no TOML."""
     with wrap_errors(TaskError, path, ValueError):
         return tomllib.loads(read_text(path))
 

@@ -32,17 +32,14 @@ def find(run: Path, execution: str | None = None) -> list[Path]:
     elif run.is_dir():
         found = list(call_log.logs(run))
     else:
-        message = f"{run}: no such run folder or call log"
-        raise ConfigError(message)
+        raise ConfigError(f"{run}: no such run folder or call log")
     if not found:
-        message = f"{run}: expected a run folder with call logs in executions/, found none"
-        raise ConfigError(message)
+        raise ConfigError(f"{run}: expected a run folder with call logs in executions/, found none")
     if execution is None:
         return found
     named = [path for path in found if path.name.removesuffix(call_log.SUFFIX) == execution]
     if not named:
-        message = f"{run}: no execution {execution}; it has {_listed(found)}"
-        raise ConfigError(message)
+        raise ConfigError(f"{run}: no execution {execution}; it has {_listed(found)}")
     return named
 
 
@@ -51,8 +48,7 @@ def load(path: Path) -> LoadedExecution:
     try:
         reading = call_log.read(path)
     except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     tree = Tree()
     for number, record in enumerate(reading.records, start=1):
         try:

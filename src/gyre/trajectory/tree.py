@@ -1,7 +1,5 @@
 """The trajectory tree of one execution over an append-only token arena.
 
-The trajectory tree of one execution: calls, the segments they share, and how to find them.
-
 A segment is a run of tokens under its parent: one input message (or the preface with the system
 prompt and tools), or a generation prompt with the sampled output of one call. A path from the root
 is exactly what an engine saw and said. Everything here is made by applying call records in order,
@@ -344,8 +342,7 @@ class Tree:
         """Behaviour log-probabilities, one per sampled id; only of calls that have them."""
         node = self.calls[call]
         if node.logprobs_start is None:
-            message = f"call {call} has no log-probabilities"
-            raise InternalError(message)
+            raise InternalError(f"call {call} has no log-probabilities")
         return self._logprobs.slice(node.logprobs_start, node.num_output)
 
     def prompt_ids(self, call: CallId) -> Ids:

@@ -1,6 +1,4 @@
-"""Expose tensors in one process, assemble the needed slices in another.
-
-Tensors that one process exposes are put together in another, cut as that one needs them.
+"""Tensors that one process exposes are put together in another, cut as that one needs them.
 
 Rule 1: nothing is given out that was not checked by hash, block by block, down from the bundle.
 Rule 2: parts of one reading are of one version, or there is none.

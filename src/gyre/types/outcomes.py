@@ -85,8 +85,7 @@ class Assessment:
 
     def __post_init__(self) -> None:
         if (self.status is Status.VALID) != (self.score is not None):
-            message = f"a {self.status.value} assessment with the score {self.score}"
-            raise InternalError(message)
+            raise InternalError(f"a {self.status.value} assessment with the score {self.score}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

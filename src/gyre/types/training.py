@@ -116,10 +116,6 @@ class Work:
     def total_s(self) -> float:
         return self.forward_s + self.backward_s
 
-    @property
-    def tokens_per_s(self) -> float | None:
-        return self.num_tokens / self.total_s if self.total_s else None
-
     def utilisation(self, peak_flops_per_s: float) -> float | None:
         """Fraction of what the device could compute in this time (MFU)."""
         return self.model_flops / (peak_flops_per_s * self.total_s) if self.total_s else None

@@ -142,7 +142,7 @@ class Execution:
         output = self._sampled.output(engine_s=0.0, attempts=1)
         closed, reply = session.close_call(pending, opened, output, 0.0)
         assert ((), None) == (closed.flags, closed.fork)
-        for record in (*pending.echoed, opened, closed, CallDelivered(call=opened.call)):
+        for record in (*pending.place.echoed, opened, closed, CallDelivered(call=opened.call)):
             session.apply(record)
         (choice,) = json.loads(DIALECT.body([reply], self._wire))["choices"]
         return choice["message"]

@@ -15,7 +15,6 @@ from tests.waiting import PATIENCE_S
 from gyre.config.sections import LimitsConfig
 from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.kv_transfer import SharedFolderKvStore
-from gyre.inference.server.main import ServerApplication
 from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
 
@@ -142,7 +141,7 @@ async def served(
         patience_s=patience_s,
         pin_s=pin_s,
     )
-    client = Client(ServerApplication(server))
+    client = Client(server)
     client.server = server
     client.engine = engine
     client.network = network

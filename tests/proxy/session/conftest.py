@@ -76,7 +76,7 @@ class Talk:
         self, pending: PositionedRequest, ids: list[int], *, deliver: bool = True, **output: Any
     ) -> Answered:
         opened = self.session.open_call(pending, 1.0)
-        self.write(*pending.echoed, opened)
+        self.write(*pending.place.echoed, opened)
         settings: dict[str, Any] = {
             "logprobs": [-0.25] * len(ids),
             "spans": (Span(engine=EngineName("e"), version=7, tokens=len(ids)),),

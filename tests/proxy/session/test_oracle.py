@@ -179,7 +179,7 @@ class Oracle(RuleBasedStateMachine):
         self.check_text(thread, pending)
         expected = self.parents(pending.prompt.ids.tolist())
         opened = self.session.open_call(pending, 0.0)
-        self.write(*pending.echoed, opened)
+        self.write(*pending.place.echoed, opened)
         output = Output(ids=ids, logprobs=[-1.0] * len(ids), spans=(), finish=finish)
         record, reply = self.session.close_call(pending, opened, output, 0.0)
         self.write(record)

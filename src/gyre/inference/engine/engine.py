@@ -1,6 +1,4 @@
-"""The engine core: add request, step, tokens out; load, sleep, wake.
-
-The engine as one thread sees it: asks in, one pass a step, tokens out, weights changed between.
+"""The engine as one thread sees it: asks in, one pass a step, tokens out, weights changed between.
 
 Rule 1: what happens between two steps happens between two passes, even where one is on its way:
         the device takes everything in the order it was given.

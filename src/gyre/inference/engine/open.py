@@ -61,12 +61,10 @@ def device_of(asked: str | None) -> torch.device:
     try:
         place = torch.device(asked)
     except RuntimeError as error:
-        message = f"device: expected cpu, cuda or cuda:N, found {asked!r}"
-        raise ConfigError(message) from error
+        raise ConfigError(f"device: expected cpu, cuda or cuda:N, found {asked!r}") from error
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if place.type not in ("cpu", "cuda") or (place.type == "cuda" and (place.index or 0) >= count):
-        message = f"device: expected cpu or one of {count} CUDA devices, found {asked!r}"
-        raise ConfigError(message)
+        raise ConfigError(f"device: expected cpu or one of {count} CUDA devices, found {asked!r}")
     return place
 
 
@@ -75,6 +73,5 @@ def dtype_of(asked: str | None, place: torch.device) -> torch.dtype:
     if asked is None:
         return torch.bfloat16 if place.type == "cuda" else torch.float32
     if asked not in known:
-        message = f"dtype: expected {' or '.join(known)}, found {asked!r}"
-        raise ConfigError(message)
+        raise ConfigError(f"dtype: expected {' or '.join(known)}, found {asked!r}")
     return known[asked]

@@ -1,6 +1,4 @@
-"""An external server behind the same interface as the built-in engine.
-
-A server of another project as a cell's engine: asked and ordered as the embedded one is.
+"""A server of another project as a cell's engine: asked and ordered as the embedded one is.
 
 Rule 1: weights change only here, while the server is paused, so that every token has one version.
 Rule 2: a server whose weights are in doubt serves no call until it has loaded others.

@@ -1,7 +1,7 @@
 """Control requests to a served engine: pause, weights, sleep and wake, cached blocks in and out."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -14,7 +14,8 @@ from gyre.inference.server.protocol import Id, read, refuse
 from gyre.model.manifest import read_manifest
 from gyre.model.registry import model_folder
 from gyre.types.errors import EngineError, NotFound, RequestError
-from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest
+from gyre.types.protocols import Engine
+from gyre.types.sampling import Chunk
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,12 +28,8 @@ COPIES = 4
 """Made of cached blocks at once, because each takes memory until it lies somewhere else."""
 
 
-class ControllableEngine(Protocol):
+class ControllableEngine(Engine, Protocol):
     """An engine with all that the control API does: pause, load, sleep, pin; methods are async."""
-
-    def generate(self, ask: GenerateRequest) -> AsyncGenerator[Chunk, None]: ...
-
-    async def health(self) -> EngineHealth: ...
 
     async def capacity(self) -> Capacity: ...
 
@@ -57,8 +54,6 @@ class ControllableEngine(Protocol):
     async def import_(self, given: KVBlocks) -> Pin: ...
 
     async def release(self, pin: Pin) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class Abort(msgspec.Struct):
@@ -115,16 +110,6 @@ class TakeRequest(msgspec.Struct, forbid_unknown_fields=True):
     name: str = msgspec.field(name="from")
 
 
-_ABORT = msgspec.json.Decoder(Abort)
-_PAUSE = msgspec.json.Decoder(Pause)
-_NEW_WEIGHTS = msgspec.json.Decoder(NewWeights)
-_MEMORY = msgspec.json.Decoder(MemoryTags)
-_PIN_WANTED = msgspec.json.Decoder(PinRequest)
-_PIN_NAMED = msgspec.json.Decoder(PinReference)
-_PUT_WANTED = msgspec.json.Decoder(PutRequest)
-_TAKE_WANTED = msgspec.json.Decoder(TakeRequest)
-
-
 class ControlApi:
     """Control requests to the engine: abort, pause, weights, memory, pins, cache blocks."""
 
@@ -153,7 +138,7 @@ class ControlApi:
         self.most_import_bytes = kv_bytes + HEADER_BYTES
 
     async def abort(self, body: bytes) -> dict[str, Any]:
-        asked = read(body, _ABORT)
+        asked = read(body, Abort)
         if asked.abort_all:
             await self.abort_all()
         elif asked.rid:
@@ -168,7 +153,7 @@ class ControlApi:
 
     async def pause(self, body: bytes) -> dict[str, Any]:
         """Nothing is computed once this has been answered."""
-        asked = read(body, _PAUSE)
+        asked = read(body, Pause)
         await self._engine.pause()
         if asked.mode == "abort":
             await self.abort_all()
@@ -180,7 +165,7 @@ class ControlApi:
 
     async def load(self, body: bytes) -> dict[str, Any]:
         """New weights under the version that is said, or the folder says, or else the next one."""
-        asked = read(body, _NEW_WEIGHTS)
+        asked = read(body, NewWeights)
         folder = _folder(asked.model_path)
         version = await self._version(asked, folder)
         if asked.abort_all_requests:
@@ -193,7 +178,7 @@ class ControlApi:
         }
 
     async def offload(self, body: bytes) -> dict[str, Any]:
-        tags = read(body, _MEMORY).tags
+        tags = read(body, MemoryTags).tags
         if tags is not None and "kv_cache" not in tags:
             refuse("tags", "kv_cache among them: weights alone are not given back", tags)
         for pin in list(self._pins):
@@ -202,26 +187,26 @@ class ControlApi:
         return {"success": True}
 
     async def wake(self, body: bytes) -> dict[str, Any]:
-        tags = read(body, _MEMORY).tags
+        tags = read(body, MemoryTags).tags
         # New weights can be loaded before that, so a request for weights alone loses nothing.
         if tags is None or "kv_cache" in tags:
             await self._engine.wake()
         return {"success": True}
 
     async def pin(self, body: bytes) -> dict[str, Any]:
-        asked = read(body, _PIN_WANTED)
+        asked = read(body, PinRequest)
         what: str | list[int] | None = asked.rid if asked.input_ids is None else asked.input_ids
         if what is None or (asked.rid is not None and asked.input_ids is not None):
             refuse("rid", "rid or input_ids, one of them", "both" if what else "neither")
         return self._held(await self._engine.pin(what or ()))
 
     async def export(self, body: bytes) -> bytes:
-        blocks = await self._engine.export(self._named(read(body, _PIN_NAMED).pin))
+        blocks = await self._engine.export(self._named(read(body, PinReference).pin))
         return await asyncio.to_thread(packed, blocks)
 
     async def put(self, body: bytes) -> dict[str, Any]:
         """Pinned blocks where another engine can take them, until it has or the pin is let go."""
-        asked = read(body, _PUT_WANTED)
+        asked = read(body, PutRequest)
         kv_store = self._shared("to")
         check_name("to", asked.to)
         pin = self._named(asked.pin)
@@ -237,7 +222,7 @@ class ControlApi:
         return {"bytes": num_bytes, "tokens": pin.num_tokens, "from": name}
 
     async def take(self, body: bytes) -> dict[str, Any]:
-        kv_store, name = self._shared("from"), read(body, _TAKE_WANTED).name
+        kv_store, name = self._shared("from"), read(body, TakeRequest).name
         async with self._copying:
             return self._held(
                 await self._engine.import_(await asyncio.to_thread(kv_store.take, name))
@@ -247,7 +232,7 @@ class ControlApi:
         return self._held(await self._engine.import_(await asyncio.to_thread(unpacked, body)))
 
     async def release(self, body: bytes) -> dict[str, Any]:
-        await self.let_go(self._named(read(body, _PIN_NAMED).pin).id)
+        await self.let_go(self._named(read(body, PinReference).pin).id)
         return {"success": True}
 
     async def let_go(self, number: int) -> None:
@@ -278,8 +263,7 @@ class ControlApi:
 
     def _named(self, pin: int) -> Pin:
         if pin not in self._pins:
-            message = f"expected a pin that is held, found {pin}"
-            raise NotFound(message, where="pin")
+            raise NotFound(f"expected a pin that is held, found {pin}", where="pin")
         return self._pins[pin]
 
     def _shared(self, where: str) -> KvStore:

@@ -20,17 +20,9 @@ from gyre.inference.kv_transfer import SharedFolderKvStore
 from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
 from gyre.model.registry import model_folder
-from gyre.net.http_server import (
-    ClientGone,
-    Exchange,
-    Receive,
-    Scope,
-    Send,
-    listener,
-    serve_until_told,
-)
+from gyre.net.http_server import listener, serve_until_told
 from gyre.storage.files import read_key
-from gyre.types.errors import ConfigError, ModelError
+from gyre.types.errors import ConfigError, ModelError, wrap_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +64,14 @@ class TokenizerFile:
         model = data.get("model")
         # Checked beforehand, because the library's own errors look like any others.
         if not isinstance(model, dict) or "vocab" not in model:
-            message = f"{path}: expected a tokenizer with a vocabulary"
-            raise ModelError(message)
+            raise ModelError(f"{path}: expected a tokenizer with a vocabulary")
         self._tokenizer = Tokenizer.from_str(json.dumps(data | {"truncation": None}))
 
     def encode(self, text: str) -> list[int]:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            message = "expected text without lone surrogates"
-            raise ValueError(message) from error
+            raise ValueError("expected text without lone surrogates") from error
         return self._tokenizer.encode(text).ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
@@ -95,34 +85,17 @@ class TokenizerFile:
         return self._tokenizer.token_to_id(token)
 
 
-class ServerApplication:
-    """The server for an ASGI host."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        try:
-            await self._server.answer(Exchange(scope, receive, send))
-        except ClientGone:
-            return
-
-
 async def serve(plan: ServerSpec, on_start: Callable[[RunningServer], None]) -> None:
     """Runs until SIGINT or SIGTERM; requests in flight then end with the tokens they have."""
     key = read_key(plan.key_file)
     if key is None and not _is_here(plan.host):
-        message = (
+        raise ConfigError(
             f"--host {plan.host}: expected --api-key-file too: others could change the weights"
         )
-        raise ConfigError(message)
     if plan.share is not None and not plan.share.is_dir():
         raise ConfigError(f"--share {plan.share}: expected a folder")
     # Before the weights are read, because a taken port is found at once.
-    on = listener(plan.host, plan.port)
-    try:
+    with listener(plan.host, plan.port) as on:
         folder = model_folder(plan.model)
         path = folder / "tokenizer.json"
         tokenizer = TokenizerFile(path) if path.is_file() else None
@@ -152,8 +125,6 @@ async def serve(plan: ServerSpec, on_start: Callable[[RunningServer], None]) -> 
             seed=seed,
         )
         await _answer(plan, opened, served, key, on, lambda: on_start(started))
-    finally:
-        on.close()
 
 
 async def _answer(
@@ -175,8 +146,7 @@ async def _answer(
             key=key,
             kv_store=kv_store,
         )
-        app = ServerApplication(server)
-        await serve_until_told(app, on, on_start=on_start, stopping=server.stop)
+        await serve_until_told(server, on, on_start=on_start, stopping=server.stop)
     finally:
         await engine.close()
         if kv_store is not None:
@@ -210,14 +180,11 @@ def _json(path: Path) -> dict[str, Any]:
     """A file's object; nothing where there is no file."""
     if not path.exists():
         return {}
-    try:
+    unreadable = (OSError, ValueError, RecursionError)
+    with wrap_errors(ModelError, f"{path}: expected a JSON object", unreadable):
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        message = f"{path}: expected a JSON object: {error}"
-        raise ModelError(message) from error
     if not isinstance(data, dict):
-        message = f"{path}: expected a JSON object, found a {type(data).__name__}"
-        raise ModelError(message)
+        raise ModelError(f"{path}: expected a JSON object, found a {type(data).__name__}")
     return data
 
 

@@ -13,13 +13,13 @@ from gyre.inference.server.protocol import (
     OutputPiece,
     OutputStream,
     ServedModel,
-    frame,
     prompt,
     read,
     refuse,
     strings,
     top_k,
 )
+from gyre.net.sse import unnamed
 from gyre.types.errors import RequestError
 from gyre.types.sampling import GenerateRequest, SamplingParams
 
@@ -59,14 +59,11 @@ class CompletionBody(NeutralSettings):
     prompt_logprobs: int | None = None
 
 
-_COMPLETION = msgspec.json.Decoder(CompletionBody)
-
-
 class CompletionRequest:
     """One request of OpenAI's completions, and how it is answered."""
 
     def __init__(self, body: bytes, served: ServedModel, fresh_id: str) -> None:
-        asked = read(body, _COMPLETION)
+        asked = read(body, CompletionBody)
         _refuse(asked)
         stop_ids = tuple(asked.stop_token_ids or ())
         self.ask = GenerateRequest(
@@ -118,7 +115,7 @@ class CompletionRequest:
         options = self._asked.stream_options
         if options is None or not options.include_usage:
             return DONE
-        return frame({**self._about([]), "usage": self._usage()}) + DONE
+        return unnamed({**self._about([]), "usage": self._usage()}) + DONE
 
     def _about(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {

@@ -169,7 +169,6 @@ DONE = b"data: [DONE]\n\n"
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 T = TypeVar("T")
 
-_ENCODER = msgspec.json.Encoder()
 _KINDS = {
     401: "AuthenticationError",
     404: "NotFoundError",
@@ -215,18 +214,16 @@ class NeutralSettings(msgspec.Struct):
 _OFF = NeutralSettings()
 
 
-def read(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
+def read(body: bytes, kind: type[T]) -> T:
     """The body as its type; raises RequestError that says where it is another."""
     try:
-        return decoder.decode(body or b"{}")
+        return msgspec.json.decode(body or b"{}", type=kind)
     except msgspec.MsgspecError as error:
         raise RequestError(str(error)) from error
     except UnicodeDecodeError as error:
-        message = "expected JSON in UTF-8"
-        raise RequestError(message) from error
+        raise RequestError("expected JSON in UTF-8") from error
     except RecursionError as error:
-        message = "expected JSON that is not nested without end"
-        raise RequestError(message) from error
+        raise RequestError("expected JSON that is not nested without end") from error
 
 
 def refuse(where: str, expected: str, found: object) -> None:
@@ -261,13 +258,8 @@ def top_k(where: str, given: int | None) -> int | None:
     return given
 
 
-def frame(data: object) -> bytes:
-    """One server-sent event."""
-    return b"data: %b\n\n" % _ENCODER.encode(data)
-
-
 def encoded(data: object) -> bytes:
-    return _ENCODER.encode(data)
+    return msgspec.json.encode(data)
 
 
 def status_of(error: GyreError) -> int:

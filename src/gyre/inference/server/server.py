@@ -6,30 +6,21 @@ import uuid
 from array import array
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import aclosing
-from typing import Any, Protocol
+from contextlib import aclosing, suppress
+from typing import Any
 
 from gyre.config.sections import LimitsConfig
 from gyre.inference.engine.request import Capacity
 from gyre.inference.kv_transfer import KvStore
 from gyre.inference.server.control_api import PIN_S, ControlApi, ControllableEngine
 from gyre.inference.server.openai_api import CompletionRequest
-from gyre.inference.server.protocol import (
-    DONE,
-    OutputPiece,
-    OutputStream,
-    ServedModel,
-    encoded,
-    frame,
-    refused,
-    status_of,
-)
+from gyre.inference.server.protocol import DONE, ServedModel, encoded, refused, status_of
 from gyre.inference.server.sglang_api import SglangRequest
+from gyre.net.http_server import EVENTS, ClientGone, Exchange, Receive, Scope, Send
+from gyre.net.sse import unnamed
 from gyre.types.errors import EngineError, GyreError, NotFound, Unauthorized, Unavailable
 from gyre.types.sampling import Chunk, EngineHealth, GenerateRequest, SamplingParams
 
-EVENTS = b"text/event-stream; charset=utf-8"
-JSON = b"application/json"
 PLAIN = b"text/plain; version=0.0.4; charset=utf-8"
 BYTES = b"application/octet-stream"
 LARGE_BYTES = 2**16
@@ -39,42 +30,8 @@ PATIENCE_S = 20.0
 OPEN = ("/health", "/health_generate", "/metrics")
 """Paths that ask for no key."""
 
-
-class HttpExchange(Protocol):
-    """One HTTP request and its answer."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    status: int | None
-
-    async def body(self, *, most_bytes: int, within_s: float) -> bytes: ...
-
-    async def gone(self) -> None: ...
-
-    async def start(
-        self, status: int, kind: bytes, extra: Mapping[bytes, bytes] | None = None
-    ) -> None: ...
-
-    async def write(self, data: bytes, *, last: bool = False) -> None: ...
-
-    async def answer(self, status: int, data: bytes, kind: bytes = JSON) -> None: ...
-
-
-class ApiRequest(Protocol):
-    """A parsed request of SGLang's or OpenAI's API."""
-
-    ask: GenerateRequest
-    is_stream: bool
-    output: OutputStream
-
-    def data(self, piece: OutputPiece) -> Mapping[str, Any]: ...
-
-    def answer(self, piece: OutputPiece) -> Mapping[str, Any]: ...
-
-    def tail(self) -> bytes: ...
-
-
+ApiRequest = SglangRequest | CompletionRequest
+"""A parsed request."""
 Read = Callable[[bytes, ServedModel, str], ApiRequest]
 Order = Callable[[bytes], Awaitable[Mapping[str, Any]]]
 
@@ -141,7 +98,13 @@ class Server:
         rest = {"/kv/export", "/metrics"}
         self._paths = {*self._wires, *self._orders, *self._pinning, *self._about, *rest}
 
-    async def answer(self, exchange: HttpExchange) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As an ASGI application."""
+        if scope["type"] == "http":
+            with suppress(ClientGone):
+                await self.answer(Exchange(scope, receive, send))
+
+    async def answer(self, exchange: Exchange) -> None:
         """The exchange is over, one way or another."""
         try:
             self._check_key(exchange)
@@ -163,7 +126,7 @@ class Server:
         self._stopping = True
         await self._controls.abort_all()
 
-    async def _post(self, exchange: HttpExchange) -> None:
+    async def _post(self, exchange: Exchange) -> None:
         path, controls = exchange.path, self._controls
         if path in self._wires:
             await self._generate(exchange, self._wires[path])
@@ -178,7 +141,7 @@ class Server:
         else:
             raise _unknown(exchange)
 
-    async def _pin(self, exchange: HttpExchange, order: Order) -> None:
+    async def _pin(self, exchange: Exchange, order: Order) -> None:
         """A pin whose client left before it got the answer is let go."""
         most_bytes = self._limits.body_bytes
         if exchange.path == "/kv/import":
@@ -195,7 +158,7 @@ class Server:
         else:
             await exchange.answer(200, encoded(done))
 
-    async def _get(self, exchange: HttpExchange) -> None:
+    async def _get(self, exchange: Exchange) -> None:
         if exchange.path in self._about:
             await exchange.answer(200, encoded(await self._about[exchange.path]()))
         elif exchange.path == "/metrics":
@@ -204,11 +167,10 @@ class Server:
         else:
             raise _unknown(exchange)
 
-    async def _generate(self, exchange: HttpExchange, wire: Read) -> None:
+    async def _generate(self, exchange: Exchange, wire: Read) -> None:
         body = await self._body(exchange)
         if self._stopping:
-            message = "the server is stopping"
-            raise Unavailable(message)
+            raise Unavailable("the server is stopping")
         fresh = uuid.uuid4().hex
         if len(body) > LARGE_BYTES:
             telling = await asyncio.to_thread(wire, body, self._served, fresh)
@@ -216,7 +178,7 @@ class Server:
             telling = wire(body, self._served, fresh)
         await _while_there(exchange, self._tell(exchange, telling))
 
-    async def _tell(self, exchange: HttpExchange, telling: ApiRequest) -> None:
+    async def _tell(self, exchange: Exchange, telling: ApiRequest) -> None:
         """The headers wait for the first tokens, so that a refusal has its own status."""
         kept: list[Chunk] = []
         async with aclosing(self._chunks(telling.ask)) as chunks:
@@ -226,7 +188,7 @@ class Server:
                     continue
                 if exchange.status is None:
                     await exchange.start(200, EVENTS)
-                await exchange.write(frame(telling.data(telling.output.take([chunk]))))
+                await exchange.write(unnamed(telling.data(telling.output.take([chunk]))))
         if telling.is_stream:
             await exchange.write(telling.tail(), last=True)
         else:
@@ -248,21 +210,20 @@ class Server:
                 # The engine refuses a second request of the same id, which then leaves it alone.
                 self._running.discard(ask.id)
 
-    async def _body(self, exchange: HttpExchange) -> bytes:
+    async def _body(self, exchange: Exchange) -> bytes:
         return await exchange.body(most_bytes=self._limits.body_bytes, within_s=self._limits.body_s)
 
-    def _check_key(self, exchange: HttpExchange) -> None:
+    def _check_key(self, exchange: Exchange) -> None:
         if self._key is None or exchange.path in OPEN:
             return
         given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._key.encode()):
-            message = "expected the server's key as a bearer token"
-            raise Unauthorized(message)
+            raise Unauthorized("expected the server's key as a bearer token")
 
-    async def _refuse(self, exchange: HttpExchange, error: GyreError) -> None:
+    async def _refuse(self, exchange: Exchange, error: GyreError) -> None:
         if exchange.status is not None:
             # The stream has begun, so that an event is all that can follow.
-            await exchange.write(frame(refused(error)) + DONE, last=True)
+            await exchange.write(unnamed(refused(error)) + DONE, last=True)
             return
         said: dict[str, Any] = refused(error)
         if exchange.path == "/update_weights_from_disk":
@@ -342,7 +303,7 @@ class Server:
         yield "gyre_serve_ready", "Whether asks are taken.", "", int(health.ready)
 
 
-async def _while_there(exchange: HttpExchange, work: Coroutine[Any, Any, None]) -> None:
+async def _while_there(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
     """Does the work, unless the client closes its connection first."""
     doing = asyncio.create_task(work)
     gone = asyncio.create_task(exchange.gone())
@@ -359,7 +320,7 @@ async def _while_there(exchange: HttpExchange, work: Coroutine[Any, Any, None]) 
             raise
 
 
-def _unknown(exchange: HttpExchange) -> NotFound:
+def _unknown(exchange: Exchange) -> NotFound:
     return NotFound(f"{exchange.method} {exchange.path}: no such path")
 
 

@@ -58,14 +58,11 @@ class GenerateBody(msgspec.Struct):
     lora_path: str | None = None
 
 
-_GENERATE = msgspec.json.Decoder(GenerateBody)
-
-
 class SglangRequest:
     """One request of SGLang's /generate, and how it is answered."""
 
     def __init__(self, body: bytes, served: ServedModel, fresh_id: str) -> None:
-        asked = read(body, _GENERATE)
+        asked = read(body, GenerateBody)
         _refuse(asked)
         params = asked.sampling_params
         stop_ids = tuple(params.stop_token_ids or ())

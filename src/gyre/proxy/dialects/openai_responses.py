@@ -32,38 +32,6 @@ class OfferedTool:
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
-def body(reply: Reply, offers: Mapping[str, OfferedTool]) -> bytes:
-    """The whole response; `offers` are the client's tools by full name."""
-    return _ENCODER.encode(_response(reply, _items(reply, offers)))
-
-
-def events(reply: Reply, offers: Mapping[str, OfferedTool]) -> bytes:
-    """The same response as a stream, its events numbered from 0."""
-    items = _items(reply, offers)
-    start, end = _envelope(f"resp_{reply.id}", reply.model, reply.at), _response(reply, items)
-    stream: list[dict[str, object]] = [
-        {"type": "response.created", "response": start},
-        {"type": "response.in_progress", "response": start},
-    ]
-    for index, item in enumerate(items):
-        stream += _item_events(index, item)
-    stream.append({"type": f"response.{end['status']}", "response": end})
-    return b"".join(
-        sse.named(str(event["type"]), event | {"sequence_number": number})
-        for number, event in enumerate(stream)
-    )
-
-
-def failure(code: str, message: str) -> bytes:
-    """The one event of a response that came to nothing; Codex retries by its code."""
-    response = _envelope("resp_failed", "", 0.0) | {
-        "status": "failed",
-        "error": {"code": code, "message": message},
-    }
-    event = {"type": "response.failed", "sequence_number": 0, "response": response}
-    return sse.named("response.failed", event)
-
-
 def _is_cut(reply: Reply) -> bool:
     # No harness should read an aborted reply; if one does, it was cut.
     return reply.finish in ("length", "abort")
@@ -111,6 +79,7 @@ def _usage(usage: Usage) -> dict[str, object]:
 
 
 def _items(reply: Reply, offers: Mapping[str, OfferedTool]) -> list[Item]:
+    """`offers` are the client's tools by full name."""
     message = reply.message
     items: list[Item] = []
     if message.reasoning:
@@ -165,10 +134,12 @@ def _item_events(index: int, item: Item) -> Iterator[dict[str, object]]:
     match item:
         case {"type": "reasoning", "content": [{"text": str(text)}]}:
             empty = item | {"summary": [], "content": []}
-            inner = [*_summary_events(text), *_thinking_events(text)]
+            part: Item = {"type": "reasoning_text", "text": text}
+            inner = [*_summary_events(text), *_part_events("response.reasoning_text", part)]
         case {"type": "message", "content": [{"text": str(text)}]}:
             empty = item | {"status": "in_progress", "content": []}
-            inner = list(_text_events(text))
+            part = {"type": "output_text", "text": text, "annotations": []}
+            inner = list(_part_events("response.output_text", part, logprobs=[]))
         case {"type": "custom_tool_call", "input": str(text)}:
             empty = item | {"status": "in_progress", "input": ""}
             inner = [
@@ -198,22 +169,14 @@ def _summary_events(text: str) -> Iterator[dict[str, object]]:
     yield {"type": f"{kind}_part.done", "summary_index": 0, "part": part}
 
 
-def _thinking_events(text: str) -> Iterator[dict[str, object]]:
-    part = {"type": "reasoning_text", "text": text}
+def _part_events(
+    kind: str, part: dict[str, object], **about: object
+) -> Iterator[dict[str, object]]:
+    """A part of an item's content: it opens empty, comes in one delta, and closes."""
     empty = part | {"text": ""}
     yield {"type": "response.content_part.added", "content_index": 0, "part": empty}
-    yield {"type": "response.reasoning_text.delta", "content_index": 0, "delta": text}
-    yield {"type": "response.reasoning_text.done", "content_index": 0, "text": text}
-    yield {"type": "response.content_part.done", "content_index": 0, "part": part}
-
-
-def _text_events(text: str) -> Iterator[dict[str, object]]:
-    part: dict[str, object] = {"type": "output_text", "text": text, "annotations": []}
-    empty = part | {"text": ""}
-    kind = "response.output_text"
-    yield {"type": "response.content_part.added", "content_index": 0, "part": empty}
-    yield {"type": f"{kind}.delta", "content_index": 0, "delta": text, "logprobs": []}
-    yield {"type": f"{kind}.done", "content_index": 0, "text": text, "logprobs": []}
+    yield {"type": f"{kind}.delta", "content_index": 0, "delta": part["text"]} | about
+    yield {"type": f"{kind}.done", "content_index": 0, "text": part["text"]} | about
     yield {"type": "response.content_part.done", "content_index": 0, "part": part}
 
 
@@ -398,18 +361,38 @@ class OpenAIResponses:
         )
 
     def body(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
-        return body(replies[0], _names(wire))
+        return _ENCODER.encode(_response(replies[0], _items(replies[0], _names(wire))))
 
     def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
-        return events(replies[0], _names(wire))
+        """The same response, its events numbered from 0."""
+        reply = replies[0]
+        items = _items(reply, _names(wire))
+        start, end = _envelope(f"resp_{reply.id}", reply.model, reply.at), _response(reply, items)
+        stream: list[dict[str, object]] = [
+            {"type": "response.created", "response": start},
+            {"type": "response.in_progress", "response": start},
+        ]
+        for index, item in enumerate(items):
+            stream += _item_events(index, item)
+        stream.append({"type": f"response.{end['status']}", "response": end})
+        return b"".join(
+            sse.named(str(event["type"]), event | {"sequence_number": number})
+            for number, event in enumerate(stream)
+        )
 
     def error(self, error: RequestError) -> bytes:
         return _ENCODER.encode({"error": openai_chat.error_body(error, param="input")})
 
     def error_event(self, error: RequestError) -> bytes:
+        """The one event of a response that came to nothing; Codex retries by its code."""
         words = openai_chat.error_body(error, param="input")
         fallback = "server_error" if error.status >= 500 else "invalid_prompt"
-        return failure(words["code"] or fallback, words["message"] or "")
+        response = _envelope("resp_failed", "", 0.0) | {
+            "status": "failed",
+            "error": {"code": words["code"] or fallback, "message": words["message"] or ""},
+        }
+        event = {"type": "response.failed", "sequence_number": 0, "response": response}
+        return sse.named("response.failed", event)
 
 
 def _said(text: str) -> msgspec.Raw:

@@ -1,7 +1,5 @@
 """Finds every call an engine: calls wait, are sent, move, and continue elsewhere.
 
-Calls find engines and outlive them: held, moved and continued from the tokens they have.
-
 Rule 1: a token that was sampled is kept; a call ends once, with every token once (T07).
 Rule 2: nothing polls; a call waits for a slot, a drain for its last call, a probe for its pause.
 Rule 3: a stream that makes progress is never cut, except to drain its engine or to move it.

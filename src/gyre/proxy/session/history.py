@@ -11,8 +11,6 @@ Where an execution's last requests stood, so that the next one is matched from t
 A history is mostly the one before it with a little more at its end. Trails are a short cut only:
 what they skip has been matched before, and a request that leaves them is matched from the root.
 
-A request's history as units to match, each wire message decoded at most once.
-
 A unit is what tokens are shared by: the preface (tools and system prompt), one message, or a run
 of tool results, because templates fold such runs into one turn. Decoded messages are not kept:
 their digests are, under a hash of the bytes they came in.
@@ -137,8 +135,7 @@ def canonical_arguments(text: str) -> str:
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        message = "duplicate keys"
-        raise ValueError(message)
+        raise ValueError("duplicate keys")
     return found
 
 
@@ -302,25 +299,22 @@ class RequestHistory:
         self.known: list[SegmentId] = resumption.path if resumption is not None else []
         """Segments of the preface and of the first units, where a trail holds them."""
         self._num_known = max(0, len(self.known) - 1)
-        self._fresh = self._units(resumption.next_message if resumption is not None else 0)
+        self.fresh = self._units(resumption.next_message if resumption is not None else 0)
+        """The units that no resume point holds."""
         starts = resumption.starts if resumption is not None else array("I")
-        starts.extend(2 * at + (within > 0) for at, within in (u.pieces[0] for u in self._fresh))
+        starts.extend(2 * at + (within > 0) for at, within in (u.pieces[0] for u in self.fresh))
         self.mark = HistoryFingerprint(scope=scope, hashes=joined, starts=starts)
 
     def __len__(self) -> int:
         """How many units there are."""
-        return self._num_known + len(self._fresh)
+        return self._num_known + len(self.fresh)
 
     def units(self, first: int = 0) -> Sequence[HistoryUnit]:
         """The units from this one on."""
         if first < self._num_known:
             # A history that leaves its trail is read whole, once.
-            self._fresh, self._num_known = self._units(0), 0
-        return self._fresh[first - self._num_known :]
-
-    def fresh(self) -> Sequence[HistoryUnit]:
-        """The units that no resume point holds."""
-        return self._fresh
+            self.fresh, self._num_known = self._units(0), 0
+        return self.fresh[first - self._num_known :]
 
     def messages(self, unit: HistoryUnit) -> list[Message]:
         """What a unit says: one message, or a run of tool results."""
@@ -333,7 +327,7 @@ class RequestHistory:
     def drop_last(self) -> None:
         """Forget the last unit: the beginning of a reply that the client gives."""
         self.units(len(self) - 1)
-        self._fresh = self._fresh[:-1]
+        self.fresh = self.fresh[:-1]
 
     def _units(self, first: int) -> list[HistoryUnit]:
         skipped = 0 if first else self._skipped

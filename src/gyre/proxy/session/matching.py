@@ -49,15 +49,7 @@ def match_prefix(
     """The longest path whose messages are the history's first ones (SPEC 4.2, 4.5)."""
     if history.known:
         front = history.known[-1:]
-        place = _walk(
-            tree,
-            history,
-            history.known,
-            front,
-            history.fresh(),
-            keys,
-            renderer,
-        )
+        place = _walk(tree, history, history.known, front, history.fresh, keys, renderer)
         if len(place.path) > len(history.known):
             return place
     prefaces = tree.find(ROOT, history.preface_key)

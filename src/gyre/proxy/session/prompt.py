@@ -1,8 +1,7 @@
 """The prompt from stored ids and new encodings; early overflow check.
 
-A request that cannot fit is refused before all of its text is encoded.
-
-Encoding takes a second for every megabyte, in which a proxy answers no other request.
+A request that cannot fit is refused before all of its text is encoded:
+encoding takes a second for every megabyte, in which a proxy answers no other request.
 """
 
 from array import array
@@ -53,10 +52,10 @@ def compose(tree: Tree, history: RequestHistory, place: PrefixMatch, renderer: R
         fresh = [None, *history.units()]
         pieces, generation = _whole(tree, history, place, renderer)
     anchor, inputs = _settle(tree, history, start, trim, fresh, pieces)
+    path = tree.path_ids(anchor)
+    known = path[: len(path) - inputs[0].trim] if inputs else path
     news = [np.frombuffer(new.ids, dtype=np.int32) for new in inputs]
-    ids = np.concatenate(
-        [_known(tree, anchor, inputs), *news, np.frombuffer(array("i", generation), dtype=np.int32)]
-    )
+    ids = np.concatenate([known, *news, np.frombuffer(array("i", generation), dtype=np.int32)])
     return Prompt(
         anchor=anchor,
         inputs=tuple(inputs),
@@ -71,8 +70,7 @@ def extend(tree: Tree, history: RequestHistory, place: PrefixMatch, renderer: Re
     anchor = place.path[-1]
     call = tree.segments[anchor].call
     if call is None:
-        message = "only a sampled reply is extended"
-        raise AssertionError(message)
+        raise AssertionError("only a sampled reply is extended")
     output = tree.output_ids(call).tolist()
     kept = place.kept(tree, call, history.units(len(history) - 1)[0])
     while kept and output[kept - 1] in renderer.stop_ids:
@@ -91,11 +89,6 @@ def prefilled(prompt: Prompt, text: list[int]) -> Prompt:
         generation=prompt.generation + text,
         ids=np.concatenate([prompt.ids, np.array(text, dtype=np.int32)]),
     )
-
-
-def _known(tree: Tree, anchor: SegmentId, inputs: Sequence[NewSegment]) -> Ids:
-    path = tree.path_ids(anchor)
-    return path[: len(path) - inputs[0].trim] if inputs else path
 
 
 def _bridge(

@@ -26,8 +26,6 @@ from gyre.proxy.session.prompt import Prompt, check_context_early, compose, exte
 from gyre.trajectory.tree import Tree
 from gyre.types.call_records import (
     CallClosed,
-    CallEchoed,
-    CallFailed,
     CallOpened,
     CallRecord,
     Classification,
@@ -52,8 +50,7 @@ class PositionedRequest:
     preface: Preface
     prefill: str
     """The beginning of the reply that the client gave."""
-    echoed: tuple[CallEchoed, ...]
-    ambiguous: bool
+    place: PrefixMatch
     dialect: str
     num_messages: int
     model: str
@@ -64,8 +61,6 @@ class PositionedRequest:
     is_probe: bool
     cached_tokens: int
     mark: HistoryFingerprint
-    path: list[SegmentId]
-    """Segments of the matched part of the history."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -133,8 +128,7 @@ class Session:
             prompt=prompt,
             preface=history.preface,
             prefill=prefill,
-            echoed=place.echoed,
-            ambiguous=place.ambiguous,
+            place=place,
             dialect=dialect.name,
             num_messages=len(wire.messages),
             model=wire.model,
@@ -145,7 +139,6 @@ class Session:
             is_probe=wire.max_tokens is not None and wire.max_tokens <= PROBE_TOKENS,
             cached_tokens=self.tree.segments[prompt.anchor].end - prompt.trim,
             mark=history.mark,
-            path=place.path,
         )
 
     def count(self, dialect: Dialect, wire: ParsedRequest) -> int:
@@ -164,34 +157,19 @@ class Session:
         check_context_early(history, place, self._renderer, self._context_tokens, where=where)
         last = history.units(len(history) - 1)[0] if len(history) else None
         if last is None or last.role != "assistant":
-            return (
-                history,
-                place,
-                compose(self.tree, history, place, self._renderer),
-                "",
-            )
+            return history, place, compose(self.tree, history, place, self._renderer), ""
         matched = len(place.path) == len(history) + 1
         if matched and self.tree.segments[place.path[-1]].call is not None:
-            return (
-                history,
-                place,
-                extend(self.tree, history, place, self._renderer),
-                "",
-            )
+            return history, place, extend(self.tree, history, place, self._renderer), ""
         (given,) = history.messages(last)
         if given.calls:
             where = f"{dialect.conversation}[{len(wire.messages) - 1}]"
-            message = "a conversation cannot end on a tool call"
-            raise RequestError(message, where=where)
+            raise RequestError("a conversation cannot end on a tool call", where=where)
         history.drop_last()
         place = replace(place, path=place.path[: len(history) + 1])
         prompt = compose(self.tree, history, place, self._renderer)
-        return (
-            history,
-            place,
-            prefilled(prompt, self._renderer.encode(given.text)),
-            given.text,
-        )
+        prompt = prefilled(prompt, self._renderer.encode(given.text))
+        return history, place, prompt, given.text
 
     def _enforced(self, wire: ParsedRequest, most: int) -> SamplingParams:
         """The run's settings; the client's own only shorten the reply (SPEC 4.6)."""
@@ -222,9 +200,6 @@ class Session:
             num_messages=pending.num_messages,
             prompt_tokens=pending.prompt_tokens,
         )
-
-    def fail_call(self, opened: CallOpened, at: float, reason: str) -> CallFailed:
-        return CallFailed(call=opened.call, at=at, reason=reason)
 
     def close_call(
         self, pending: PositionedRequest, opened: CallOpened, output: Output, at: float
@@ -259,7 +234,7 @@ class Session:
             harness=pending.classified.harness,
             agent=pending.classified.agent,
             fork=self._fork(prompt, anchor, inputs, flags),
-            ambiguous=pending.ambiguous,
+            ambiguous=pending.place.ambiguous,
             trim=prompt.trim,
             sampling=pending.sampling,
             asked=pending.asked,
@@ -299,7 +274,7 @@ class Session:
         if pending is None:
             return
         depth = self.tree.segments[record.parent].depth
-        path = pending.path[:depth]
+        path = pending.place.path[:depth]
         if len(path) != depth or path[-1:] != [record.parent]:
             path = self.tree.path(record.parent)
         first = self.tree.calls[record.call].segment - len(record.inputs)

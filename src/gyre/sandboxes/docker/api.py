@@ -5,12 +5,12 @@ import http.client
 import json
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from gyre.types.errors import SandboxError
+from gyre.types.errors import SandboxError, wrap_errors
 
 ANSWER_S = 60.0
 """How long one request may take, on a machine that starts many containers at once."""
@@ -81,11 +81,10 @@ class Daemon:
     ) -> Any:
         """The answer, read as JSON; None if it is empty."""
         said = await asyncio.to_thread(self.ask_now, method, path, body, timeout_s, query)
-        try:
+        with wrap_errors(
+            SandboxError, f"{method} {path} at {self.path}: expected JSON", ValueError
+        ):
             return json.loads(said) if said.strip() else None
-        except ValueError as error:
-            message = f"{method} {path} at {self.path}: expected JSON: {error}"
-            raise SandboxError(message) from error
 
     def ask_now(
         self,
@@ -96,27 +95,19 @@ class Daemon:
         query: Mapping[str, object] | None = None,
     ) -> bytes:
         """The bytes of the answer; a body of bytes is an archive, any other becomes JSON."""
-
-        def answered(connection: http.client.HTTPConnection) -> bytes:
-            answer = _asked(connection, method, path, body, query or {}, {})
-            return answer.read()
-
-        connection = _Connection(self.path, timeout_s)
-        try:
-            return self._named(method, path, lambda: answered(connection))
-        finally:
-            connection.close()
+        with closing(_Connection(self.path, timeout_s)) as connection:
+            return self._named(
+                method,
+                path,
+                lambda: _asked(connection, method, path, body, query or {}, {}).read(),
+            )
 
     def read(
         self, at: str, into: Callable[[http.client.HTTPResponse], None], **query: object
     ) -> None:
         """`into` reads the answer, piece by piece."""
-        connection = _Connection(self.path, ANSWER_S)
-        try:
-            answer = self._named("GET", at, lambda: _asked(connection, "GET", at, None, query, {}))
-            into(answer)
-        finally:
-            connection.close()
+        with closing(_Connection(self.path, ANSWER_S)) as connection:
+            into(self._named("GET", at, lambda: _asked(connection, "GET", at, None, query, {})))
 
     def open(self, path: str, body: object = None, **query: object) -> UpgradedConnection:
         """A connection that stays."""
@@ -137,11 +128,10 @@ class Daemon:
         try:
             return asked()
         except (OSError, http.client.HTTPException) as error:
-            message = (
+            raise SandboxError(
                 f"{method} {path}: expected a daemon at {self.path}: "
                 f"{type(error).__name__}: {error}"
-            )
-            raise SandboxError(message) from error
+            ) from error
 
 
 def _asked(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gyre.sandboxes.docker.api import Daemon, DaemonRefusal, UpgradedConnection
 from gyre.sandboxes.process import OutputCapture
-from gyre.types.errors import SandboxError
+from gyre.types.errors import SandboxError, wrap_errors
 from gyre.types.tasks import Command
 
 BLOCK_BYTES = 2**16
@@ -63,13 +63,11 @@ class ContainerProgram:
             async with asyncio.timeout(BEGIN_S):
                 await self._has_said.wait()
         except TimeoutError as error:
-            message = f"it did not begin within {BEGIN_S:g} s"
-            raise SandboxError(message) from error
+            raise SandboxError(f"it did not begin within {BEGIN_S:g} s") from error
         if self._first != self._begun + BEGAN:
             said = self._first.decode(errors="replace").strip()
             found = "no such program" if said.encode() == self._begun else said
-            message = f"it cannot be started: {found}"
-            raise SandboxError(message, retryable=False)
+            raise SandboxError(f"it cannot be started: {found}", retryable=False)
         self._pid = int((await self._inspect())["Pid"])
 
     async def wait(self) -> int:
@@ -104,11 +102,8 @@ class ContainerProgram:
         self._kept.finish()
 
     async def _inspect(self) -> dict[str, int]:
-        try:
+        with wrap_errors(SandboxError, "its container is gone", DaemonRefusal):
             found: dict[str, int] = await self._daemon.ask("GET", f"/exec/{self._id}/json")
-        except DaemonRefusal as error:
-            message = f"its container is gone: {error}"
-            raise SandboxError(message) from error
         return found
 
     def _copy(self, opened: UpgradedConnection, loop: asyncio.AbstractEventLoop) -> None:
@@ -167,12 +162,7 @@ async def made(
         "AttachStderr": True,
     }
     found = await daemon.ask("POST", f"/containers/{container}/exec", body)
-    try:
-        kept = OutputCapture(output, most_bytes)
-    except OSError as error:
-        message = f"output to {output}: {error}"
-        raise SandboxError(message) from error
-    return ContainerProgram(daemon, found["Id"], begun, kept)
+    return ContainerProgram(daemon, found["Id"], begun, OutputCapture(output, most_bytes))
 
 
 def _refuse_impossible(command: Command, variables: dict[str, str]) -> None:

@@ -6,14 +6,14 @@ import http.client
 import io
 import json
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gyre.sandboxes.docker.api import Daemon, DaemonRefusal
 from gyre.storage import safe_dir
-from gyre.types.errors import SandboxError
+from gyre.types.errors import SandboxError, wrap_errors
 
 BUILT = "gyre-built"
 """Images that were built here are tagged with the hash of what they were built from."""
@@ -45,13 +45,12 @@ async def look_up(daemon: Daemon, name: str) -> Image:
 
 def build(daemon: Daemon, folder: Path, within_s: float) -> str:
     """The name of an image made by the folder's Dockerfile, once for each content."""
-    try:
+    with wrap_errors(partial(SandboxError, retryable=False), f"image from {folder}"):
         context = _packed(folder)
-    except OSError as error:
-        message = f"image from {folder}: {error}"
-        raise SandboxError(message, retryable=False) from error
     name = f"{BUILT}:{hashlib.sha256(context).hexdigest()[:32]}"
-    with _alone(folder):
+    # One process at a time builds from a folder; the others find the image made.
+    with (folder / "Dockerfile").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         try:
             daemon.ask_now("GET", f"/images/{name}/json")
         except DaemonRefusal as error:
@@ -83,8 +82,7 @@ def put_below(daemon: Daemon, container: str, inside: str, workspace: Path, asid
         if error.status != 404:
             raise
     except UNREADABLE as error:
-        message = f"{inside} of the image: {error}"
-        raise SandboxError(message) from error
+        raise SandboxError(f"{inside} of the image: {error}") from error
     finally:
         with suppress(OSError):
             safe_dir.remove(aside)
@@ -125,8 +123,7 @@ def _packed(folder: Path) -> bytes:
         return member
 
     if not (folder / "Dockerfile").is_file():
-        message = "expected a Dockerfile in it"
-        raise OSError(message)
+        raise OSError("expected a Dockerfile in it")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in sorted(folder.rglob("*")):
@@ -135,18 +132,9 @@ def _packed(folder: Path) -> bytes:
     return packed.getvalue()
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time builds from a folder; the others find the image made."""
-    with (folder / "Dockerfile").open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _refuse_failure(folder: Path, said: bytes) -> None:
     """A build that fails is answered as one that does not, line by line."""
     for line in said.splitlines():
         with suppress(ValueError, AttributeError):
             if error := json.loads(line).get("error"):
-                message = f"image from {folder}: {error}"
-                raise SandboxError(message, retryable=False)
+                raise SandboxError(f"image from {folder}: {error}", retryable=False)

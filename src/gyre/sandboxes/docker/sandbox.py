@@ -19,18 +19,17 @@ from gyre.sandboxes.docker import image
 from gyre.sandboxes.docker.api import Daemon, DaemonRefusal, UpgradedConnection
 from gyre.sandboxes.docker.container import LABEL, Container, ContainerKind
 from gyre.sandboxes.docker.exec import ContainerProgram
+from gyre.sandboxes.local.cgroups import num_killed_in
 from gyre.sandboxes.local.launch import KILL_S
 from gyre.sandboxes.local.sandbox import NO_LIMITS, PORT
 from gyre.sandboxes.process import write_home
 from gyre.sandboxes.process_tree import Watchdog
 from gyre.sandboxes.proxy_relay import Relay, Upstream, listen_inside, through
-from gyre.types.errors import InternalError, SandboxError
+from gyre.types.errors import InternalError, SandboxError, wrap_errors
 from gyre.types.tasks import Command, Level, Limits
 
 REMOVE_S = 60.0
 PAUSE_S = 0.02
-_COUNTS = ("memory.events", "memory.oom_control")
-"""Files that say how many processes were killed for memory, of both generations."""
 
 
 @dataclass(slots=True)
@@ -102,8 +101,7 @@ class DockerSandbox:
     def init(self) -> int:
         """First process of what runs, as this process sees it."""
         if self._running is None:
-            message = "nothing was started"
-            raise InternalError(message)
+            raise InternalError("nothing was started")
         return self._running.init
 
     def address(self, url: str) -> str:
@@ -114,12 +112,9 @@ class DockerSandbox:
         if (system := info.get("OSType", "linux")) != "linux":
             message = f"{self._container.socket}: expected a daemon for Linux, found {system}"
             raise SandboxError(message, retryable=False)
-        try:
+        with wrap_errors(SandboxError, "folders of a sandbox"):
             for folder in (self._container.home, self._container.folder):
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            message = f"folders of a sandbox: {error}"
-            raise SandboxError(message) from error
         kind = ContainerKind(self._container, await self._found(), info, self._most)
         if not self._is_filled:
             await self._fill(kind, Path(workspace))
@@ -129,8 +124,7 @@ class DockerSandbox:
 
     async def start(self, command: Command, *, output: str, most_bytes: int) -> None:
         if self._workspace is None or self._running is not None or self._starting is not None:
-            message = "a sandbox runs one program at a time, after it was prepared"
-            raise InternalError(message)
+            raise InternalError("a sandbox runs one program at a time, after it was prepared")
         write_home(self._container.home, command.home)
         await self._sweep()
         # In a task of its own, so that the container is known before the caller is cancelled.
@@ -146,18 +140,15 @@ class DockerSandbox:
     async def wait(self) -> int:
         running = self._running
         if running is None or running.program is None:
-            message = "nothing was started"
-            raise InternalError(message)
+            raise InternalError("nothing was started")
         try:
             status = await running.program.wait()
         except SandboxError as error:
             if running.over is None:
                 raise
-            message = f"it went over a limit: {running.over}"
-            raise SandboxError(message) from error
+            raise SandboxError(f"it went over a limit: {running.over}") from error
         if running.over is not None:
-            message = f"it went over a limit: {running.over}"
-            raise SandboxError(message)
+            raise SandboxError(f"it went over a limit: {running.over}")
         if status < 0 and _num_killed(running.init):
             message = f"it went over a limit: {self._most.memory_bytes} bytes of memory are allowed"
             raise SandboxError(message)
@@ -285,8 +276,7 @@ class DockerSandbox:
                             raise
                     await asyncio.sleep(PAUSE_S)
         except TimeoutError as error:
-            message = f"container {identity}: not removed within {REMOVE_S} s"
-            raise SandboxError(message) from error
+            raise SandboxError(f"container {identity}: not removed within {REMOVE_S} s") from error
 
     async def _sweep(self) -> None:
         """What a supervisor before this one left is gone."""
@@ -305,9 +295,7 @@ def _num_killed(pid: int) -> int:
             _, controllers, path = line.split(":", 2)
             inside = path.lstrip("/")
             folders = [Path("/sys/fs/cgroup", controllers, inside), Path("/sys/fs/cgroup", inside)]
-            for file in [folder / name for folder in folders for name in _COUNTS]:
-                with suppress(OSError):
-                    for text in file.read_text().splitlines():
-                        if text.startswith("oom_kill "):
-                            return int(text.split()[1])
+            for folder in folders:
+                if (found := num_killed_in(folder)) is not None:
+                    return found
     return 0

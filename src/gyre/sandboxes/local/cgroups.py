@@ -59,14 +59,7 @@ class ControlGroup:
     def num_killed(self) -> int:
         """Processes that the kernel has killed because memory was over."""
         folder = self._folders.get("memory")
-        if folder is None:
-            return 0
-        for name in ("memory.events", "memory.oom_control"):
-            with suppress(OSError):
-                for line in (folder / name).read_text().splitlines():
-                    if line.startswith("oom_kill "):
-                        return int(line.split()[1])
-        return 0
+        return 0 if folder is None else num_killed_in(folder) or 0
 
     def remove(self) -> None:
         """Of a group in which nothing runs; one that stays busy is left where it is."""
@@ -86,6 +79,16 @@ class ControlGroup:
             if waiting:
                 time.sleep(0.005)
         self._folders = {}
+
+
+def num_killed_in(folder: Path) -> int | None:
+    """What a group of either generation says of that; None where it says nothing."""
+    for name in ("memory.events", "memory.oom_control"):
+        with suppress(OSError):
+            for line in (folder / name).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return None
 
 
 def places(mounts: str, membership: str) -> dict[str, CgroupParent]:

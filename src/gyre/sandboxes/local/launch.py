@@ -16,7 +16,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from gyre.types.errors import SandboxError
+from gyre.types.errors import SandboxError, wrap_errors
 
 START_S = 30.0
 """How long a sandbox may take to stand, on a machine that is busy with others."""
@@ -74,10 +74,12 @@ class LaunchedProgram:
             used.append(_sealed(bubblewrap.file))
             self._wrapper = os.fstat(used[-1])
             """The file that bubblewrap runs as."""
+            # It does not find its own where it stands.
+            libraries = {LIBRARIES: bubblewrap.libraries} if bubblewrap.libraries else {}
             self._process = subprocess.Popen(
                 ["bwrap", "--args", str(passed[-1]), "--", *argv],
                 executable=f"/proc/{os.getpid()}/fd/{used[-1]}",
-                env=_with_libraries(env, bubblewrap.libraries),
+                env={**env, **libraries},
                 stdin=silent,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -102,20 +104,15 @@ class LaunchedProgram:
         while b"}" not in self._said:
             left_s = until - time.monotonic()
             if left_s <= 0 or not select.select([self._told], [], [], left_s)[0]:
-                message = f"a sandbox did not stand within {START_S} s"
-                raise SandboxError(message)
+                raise SandboxError(f"a sandbox did not stand within {START_S} s")
             block = os.read(self._told, 4096)
             if not block:
-                message = "a sandbox could not be made"
-                raise SandboxError(message)
+                raise SandboxError("a sandbox could not be made")
             self._said += block
         document, _, self._said = self._said.partition(b"}")
         self.init = int(json.loads(document + b"}")["child-pid"])
-        try:
+        with wrap_errors(SandboxError, "the first process of a sandbox is gone"):
             self._first = os.pidfd_open(self.init)
-        except OSError as error:
-            message = f"the first process of a sandbox is gone: {error}"
-            raise SandboxError(message) from error
 
     def bound(self, which: int, most: int) -> None:
         """A limit of the kernel for each of its processes, where it is allowed to be set."""
@@ -146,8 +143,7 @@ class LaunchedProgram:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
             if not select.select([self._first], [], [], KILL_S)[0]:
-                message = f"processes that do not die: those of {self.init}"
-                raise SandboxError(message)
+                raise SandboxError(f"processes that do not die: those of {self.init}")
         else:
             self._process.kill()
         self._process.wait()
@@ -183,11 +179,6 @@ def _handed(files: Mapping[str, bytes], seccomp: bytes | None, passed: list[int]
         passed.append(_memory(seccomp))
         words += ["--seccomp", str(passed[-1])]
     return words
-
-
-def _with_libraries(env: Mapping[str, str], libraries: str | None) -> dict[str, str]:
-    """For bubblewrap, which does not find its own where it stands."""
-    return dict(env) if libraries is None else {**env, LIBRARIES: libraries}
 
 
 def _own_libraries(env: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,4 @@
-"""What a sandbox sees of the file system: overlays, roots, device files.
-
-What programs of a sandbox see of this machine, as arguments of bubblewrap.
+"""What programs of a sandbox see of this machine, as arguments of bubblewrap.
 
 Rule 1: nothing is seen that is not named here or by whoever makes the sandbox.
 Rule 2: all of it is read-only but workspace, home and temporary files, or what lies on top of a

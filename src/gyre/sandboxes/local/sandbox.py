@@ -29,7 +29,7 @@ from gyre.sandboxes.local.mounts import (
 from gyre.sandboxes.process import OutputCapture, write_home
 from gyre.sandboxes.process_tree import MARK, SandboxProcesses, Watchdog
 from gyre.sandboxes.proxy_relay import Relay, Upstream, listen_inside, through
-from gyre.types.errors import InternalError, SandboxError
+from gyre.types.errors import InternalError, SandboxError, wrap_errors
 from gyre.types.tasks import Command, Level, Limits
 
 INHERITED = ("LANG", "LC_ALL", "TZ")
@@ -136,20 +136,16 @@ class LocalSandbox:
     def init(self) -> int:
         """First process of what runs, as this process sees it."""
         if self._running is None:
-            message = "nothing was started"
-            raise InternalError(message)
+            raise InternalError("nothing was started")
         return self._running.started.init
 
     def address(self, url: str) -> str:
         return through(url, PORT)
 
     async def prepare(self, workspace: str) -> None:
-        try:
+        with wrap_errors(SandboxError, "folders of a sandbox"):
             for folder in self._folders():
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            message = f"folders of a sandbox: {error}"
-            raise SandboxError(message) from error
         if self._group is None:
             groups = cgroups.here() if self._groups is None else self._groups
             self._group = ControlGroup(f"gyre-{self._mark[:16]}", self._most, groups)
@@ -157,8 +153,7 @@ class LocalSandbox:
 
     async def start(self, command: Command, *, output: str, most_bytes: int) -> None:
         if self._workspace is None or self._running is not None:
-            message = "a sandbox runs one program at a time, after it was prepared"
-            raise InternalError(message)
+            raise InternalError("a sandbox runs one program at a time, after it was prepared")
         await self.prepare(str(self._workspace))
         write_home(self._place.home, command.home)
         self._running = self._spawn(command, self._workspace, Path(output), most_bytes)
@@ -167,8 +162,7 @@ class LocalSandbox:
             has_begun = await asyncio.shield(self._running.launching)
         except (SandboxError, OSError) as error:
             said = await self._kill_and_read()
-            message = f"starting {command.argv[:1]}: {error} {said}".rstrip()
-            raise SandboxError(message) from error
+            raise SandboxError(f"starting {command.argv[:1]}: {error} {said}".rstrip()) from error
         if not has_begun:
             message = f"starting {command.argv[:1]}: {await self._kill_and_read()}"
             raise SandboxError(message, retryable=False)
@@ -177,12 +171,10 @@ class LocalSandbox:
     async def wait(self) -> int:
         running = self._running
         if running is None:
-            message = "nothing was started"
-            raise InternalError(message)
+            raise InternalError("nothing was started")
         status = await asyncio.to_thread(running.started.wait)
         if running.over is not None:
-            message = f"it went over a limit: {running.over}"
-            raise SandboxError(message)
+            raise SandboxError(f"it went over a limit: {running.over}")
         if status < 0 and self._group is not None and self._group.num_killed():
             message = f"it went over a limit: {self._most.memory_bytes} bytes of memory are allowed"
             raise SandboxError(message)
@@ -213,11 +205,7 @@ class LocalSandbox:
             message = "starting a program: expected its name, found no argument"
             raise SandboxError(message, retryable=False)
         bubblewrap = self._bubblewrap or launch.find_bubblewrap()
-        try:
-            kept = OutputCapture(output, most_bytes)
-        except OSError as error:
-            message = f"output to {output}: {error}"
-            raise SandboxError(message) from error
+        kept = OutputCapture(output, most_bytes)
         try:
             view = self._view(command, workspace)
             started = LaunchedProgram(
@@ -231,8 +219,7 @@ class LocalSandbox:
             )
         except (OSError, ValueError) as error:
             # ValueError: a NUL in an argument.
-            message = f"starting {command.argv[:1]}: {error}"
-            raise SandboxError(message, retryable=False) from error
+            raise SandboxError(f"starting {command.argv[:1]}: {error}", retryable=False) from error
         finally:
             kept.close_pipe()
         return RunningProgram(started, kept, output)
@@ -307,7 +294,7 @@ class LocalSandbox:
             workdir=place.workdir,
             stacked=stacked,
             root=self._layers("root", place.roots) if place.roots else None,
-            readable=self._all_readable(command),
+            readable=(*place.readable, *map(Path, command.layers)),
             writable=place.writable or {},
             devices=devices(),
         )
@@ -329,22 +316,14 @@ class LocalSandbox:
         own = {"HOME": view.home_inside, "TMPDIR": "/tmp", MARK: self._mark}
         return inherited | given | command.variables | own
 
-    def _all_readable(self, command: Command) -> tuple[Path, ...]:
-        return (*self._place.readable, *map(Path, command.layers))
-
     def _layers(self, name: str, lower: Sequence[Path]) -> Layers:
-        upper, work = self._upper(name), self._work(name)
-        return Layers(lower=tuple(lower), upper=upper, work=work)
+        return Layers(lower=tuple(lower), upper=self._upper(name), work=self._work(name))
 
     def _upper(self, name: str) -> Path:
-        return self._place.folder / f"{name}-written" if self._place.stacks else self._root
+        return self._place.folder / (f"{name}-written" if self._place.stacks else "root")
 
     def _work(self, name: str) -> Path:
         return self._place.folder / f"{name}-work"
-
-    @property
-    def _root(self) -> Path:
-        return self._place.folder / "root"
 
     @property
     def _tmp(self) -> Path:
