@@ -2,13 +2,15 @@
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gyre.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyre.simulator.request import ScenarioSource
 
 
 def takes_values(parser: argparse.ArgumentParser, *, says: str = "in place of the file's") -> None:
@@ -32,22 +34,12 @@ def count(text: str, *, expected: str = "a number of 1 or more") -> int:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioSource:
-    """Tables that describe a run to simulate, from a file or a journal."""
-
-    where: str
-    tables: Mapping[str, Any]
-    overrides: Sequence[str]
-    notes: Sequence[str] = ()
-    """What a reader should know of them."""
-
-
-def recorded_source(args: argparse.Namespace) -> ScenarioSource:
+def recorded_source(args: argparse.Namespace) -> "ScenarioSource":
     """The run of `--from-journal`; there is no file, so that the first word is a value too."""
     from gyre.journal.reader import path_of, read
     from gyre.scheduler.replay import EVENTS
     from gyre.simulator.from_journal import recorded
+    from gyre.simulator.request import ScenarioSource
 
     place = args.from_journal
     found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))

@@ -3,9 +3,13 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gyre.cli.arguments import ScenarioSource, recorded_source, takes_values
+from gyre.cli.arguments import recorded_source, takes_values
 from gyre.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyre.simulator.request import ScenarioSource
 
 STEPS = 24
 GROUPS_PER_BATCH = 32
@@ -116,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
         print(*lines(scenario, advice, notes), sep="\n")
 
 
-def _source(args: argparse.Namespace) -> ScenarioSource | None:
+def _source(args: argparse.Namespace) -> "ScenarioSource | None":
     """None where options take the place of tables, and are all there."""
     is_file = args.config is not None and "=" not in args.config
     if is_file and args.from_journal is not None:
@@ -131,6 +135,7 @@ def _source(args: argparse.Namespace) -> ScenarioSource | None:
         raise ConfigError(f"--nodes {args.nodes}: in cells of which size? --nodes-per-cell says")
     if args.from_journal is None:
         from gyre.config.toml import read
+        from gyre.simulator.request import ScenarioSource
 
         tables = read(Path(args.config), expected="a TOML file")
         return ScenarioSource(where=args.config, tables=tables, overrides=args.overrides)

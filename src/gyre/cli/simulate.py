@@ -3,10 +3,9 @@
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gyre.cli.arguments import (
-    ScenarioSource,
     count,
     optional_package,
     progress,
@@ -14,6 +13,9 @@ from gyre.cli.arguments import (
     takes_values,
 )
 from gyre.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyre.simulator.request import ScenarioSource
 
 PAPER = "paper"
 PICTURES = (".png", ".svg")
@@ -138,10 +140,11 @@ def _paper(args: argparse.Namespace) -> None:
 # What is asked for
 
 
-def _source(args: argparse.Namespace) -> ScenarioSource | None:
+def _source(args: argparse.Namespace) -> "ScenarioSource | None":
     """None for a preset."""
     from gyre.config.toml import read
     from gyre.simulator.paper import PAPER as PRESETS
+    from gyre.simulator.request import ScenarioSource
 
     if args.from_journal is not None:
         return recorded_source(args)

@@ -41,7 +41,6 @@ class ListingQuery:
 
 
 One: TypeAlias = ExecutionRecord | EvaluationRecord
-_LAST = float("inf")
 
 ORDERS: dict[str, Callable[[One, float], tuple[Any, ...]]] = {
     "group": lambda one, at_s: (),
@@ -152,7 +151,7 @@ def _ran_s(one: One, at_s: float) -> float:
 
 def _score(one: One, at_s: float) -> float:
     has_one = one.score is not None and _outcome(one, at_s) is not None
-    return one.score if has_one and one.score is not None else _LAST
+    return one.score if has_one and one.score is not None else float("inf")
 
 
 _JOINED = (CellState.ENTERING, CellState.TRAINING)
