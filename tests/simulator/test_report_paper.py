@@ -12,8 +12,9 @@ from gyre.simulator.report_paper import (
     CalibrationRow,
     Comparison,
     PaperReport,
-    PaperScenarios,
+    by_scenario,
     scenarios,
+    seeded,
 )
 from gyre.simulator.variants import POLICIES
 from gyre.simulator.world import run
@@ -102,10 +103,9 @@ def shorter(one):
 
 def test_questions_are_answered_by_running_them():
     """Short forms of the real scenarios, so that all of them run."""
-    questions = PaperScenarios(
-        scenarios={key: shorter(one) for key, one in scenarios().items()}, seeds=[3, 4]
-    )
-    report = questions.report([run(one) for one in questions.runs])
+    asked = {key: shorter(one) for key, one in scenarios().items()}
+    records = [run(one) for one in seeded(asked, [3, 4])]
+    report = PaperReport.of(by_scenario(asked, records))
     row = next(one for one in report.comparison.rows if one.name == "E1")
 
     expected = [run(replace(shorter(TABLE["E1"]), seed=seed)).hours for seed in (3, 4)]

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from gyre.simulator.workload import (
     HOUR_S,
-    MEASURED_DRIFT,
     NL2REPO_122B,
-    NL2REPO_122B_COSTS,
     ByGroups,
     ByTokens,
     ClaimSize,
@@ -159,13 +157,16 @@ def test_recorded_durations_are_replayed_group_by_group():
     assert [[1, 2, 1], [3, 4, 5], [1, 2, 1]] == hours(workload, groups=3, size=3)
 
 
+DRIFT = Drift(to=0.92, first_step=1, last_step=12)
+
+
 def test_durations_drift_in_a_straight_line():
     assert [1.0, 1.0, 0.96, 0.92, 0.92] == [
-        pytest.approx(MEASURED_DRIFT.factor(step)) for step in (0, 1, 6.5, 12, 40)
+        pytest.approx(DRIFT.factor(step)) for step in (0, 1, 6.5, 12, 40)
     ]
     assert 1.0 == Drift().factor(7)
 
-    draws = WorkloadDraws(replace(PLAIN, drift=MEASURED_DRIFT), seed=0, group_size=2)
+    draws = WorkloadDraws(replace(PLAIN, drift=DRIFT), seed=0, group_size=2)
     early, late = draws.group(5, step=1), draws.group(5, step=12)
 
     for one, other in zip(early, late, strict=True):
@@ -256,7 +257,7 @@ def test_training_costs_by_groups_or_by_tokens():
 
 def test_a_batch_of_the_published_setting_trains_in_under_half_an_hour_on_all_nodes():
     """32 groups at 2.5 per node-hour on 32 nodes."""
-    whole = NL2REPO_122B_COSTS.training.seconds(ClaimSize(groups=32, tokens=0), nodes=32)
+    whole = ByGroups(groups_per_node_hour=2.5).seconds(ClaimSize(groups=32, tokens=0), nodes=32)
 
     assert 0.4 * HOUR_S == pytest.approx(whole)
 

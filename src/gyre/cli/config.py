@@ -6,12 +6,10 @@ from pathlib import Path
 from gyre.cli.arguments import takes_values
 from gyre.types.errors import ConfigError
 
-ACTIONS = ("check", "show", "schema", "explain", "presets")
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", choices=ACTIONS, help="what to do")
+    add("action", choices=tuple(ACTIONS), help="what to do")
     add("config", nargs="?", metavar="CONFIG", help="a run file; else a table, key or preset")
     takes_values(parser)
     add("--origin", action="store_true", help="for `show`: where each value comes from")
@@ -20,17 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.origin and args.action != "show":
         raise ConfigError(f"--origin: only `show` has it, not `{args.action}`")
-    match args.action:
-        case "check":
-            _check(args)
-        case "show":
-            _show(args)
-        case "schema":
-            _schema(args)
-        case "explain":
-            _explain(args)
-        case "presets":
-            _presets(args)
+    ACTIONS[args.action](args)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -83,3 +71,12 @@ def _file(args: argparse.Namespace) -> Path:
             f"expected a run file, as in `gyre config {args.action} examples/run.toml`"
         )
     return Path(args.config)
+
+
+ACTIONS = {
+    "check": _check,
+    "show": _show,
+    "schema": _schema,
+    "explain": _explain,
+    "presets": _presets,
+}

@@ -4,21 +4,14 @@ import argparse
 from pathlib import Path
 
 from gyre.cli import rollout
+from gyre.cli.arguments import takes_tasks
 from gyre.cli.rollout import ENDS as ENDS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "subject",
-        metavar="RUN|MODEL",
-        help="a run's folder; or tiny, smollm2, a folder",
-    )
-    add(
-        "tasks",
-        metavar="TASKS",
-        help="a folder or file of tasks, or MODULE:FUNCTION that makes them",
-    )
+    add("subject", metavar="RUN|MODEL", help="a run's folder; or tiny, smollm2, a folder")
+    takes_tasks(parser)
     add("--version", type=int, help="which checkpoint of a run (default: the newest)")
     rollout.shared(parser)
 

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from gyre.cli.arguments import count, optional_package
 from gyre.types.errors import ConfigError
 
 ENDINGS = {
@@ -58,7 +59,8 @@ def run(args: argparse.Namespace) -> None:
         return
     paths = find(args.run, args.execution)
     if args.format != "calls" and args.execution is None and not args.held_out:
-        paths = [path for path in paths if args.run.is_file() or not _is_held_out(path)]
+        is_one = args.run.is_file()
+        paths = [path for path in paths if is_one or not path.name.startswith(HELD_OUT)]
     write = _records(paths) if args.format == "calls" else _rows(args, paths)
     if str(args.out) == "-":
         _print(args.format, write)
@@ -71,10 +73,6 @@ def run(args: argparse.Namespace) -> None:
     with replacing(out) as part:
         said = write(part)
     print(f"{out}: {said}")
-
-
-def _is_held_out(log: Path) -> bool:
-    return log.name.startswith(HELD_OUT)
 
 
 def _trials(args: argparse.Namespace) -> None:
@@ -92,19 +90,15 @@ Write = Callable[[Path], str]
 
 def _rows(args: argparse.Namespace, paths: list[Path]) -> Write:
     from gyre.export.rows import FORMAT, Totals, drawn
+    from gyre.observability.terminal.text import many
 
     match args.format:
         case "safetensors":
             from gyre.export.safetensors_rows import write_rows
         case "parquet":
-            try:
+            missing = "parquet needs pyarrow: pip install 'gyre-rl[parquet]'"
+            with optional_package("pyarrow", missing):
                 from gyre.export.parquet import write_rows
-            except ModuleNotFoundError as error:
-                if error.name != "pyarrow":
-                    raise
-                raise ConfigError(
-                    "parquet needs pyarrow: pip install 'gyre-rl[parquet]'"
-                ) from error
         case _:
             from gyre.export.jsonl import write_rows
     how = {"seed": args.seed, "max_trajectories": args.max_trajectories}
@@ -112,8 +106,8 @@ def _rows(args: argparse.Namespace, paths: list[Path]) -> Write:
     def write(part: Path) -> str:
         totals = Totals()
         write_rows(part, totals.counted(drawn(paths, **how)), {"format": FORMAT, **how})
-        said = f"{_many(totals.rows, 'row')} of {_many(totals.executions, 'execution')}"
-        said += f", {_many(totals.tokens, 'token')}, {_many(totals.targets, 'target')}"
+        said = f"{many(totals.rows, 'row')} of {many(totals.executions, 'execution')}"
+        said += f", {many(totals.tokens, 'token')}, {many(totals.targets, 'target')}"
         return said + (f"; {totals.incomplete:,} incomplete" if totals.incomplete else "")
 
     return write
@@ -121,11 +115,12 @@ def _rows(args: argparse.Namespace, paths: list[Path]) -> Write:
 
 def _records(paths: list[Path]) -> Write:
     from gyre.export.jsonl import write_records
+    from gyre.observability.terminal.text import many
     from gyre.trajectory.loading import load
 
     def write(part: Path) -> str:
-        many = write_records(part, map(load, paths))
-        return f"{_many(many, 'record')} of {_many(len(paths), 'execution')}"
+        num_records = write_records(part, map(load, paths))
+        return f"{many(num_records, 'record')} of {many(len(paths), 'execution')}"
 
     return write
 
@@ -146,17 +141,5 @@ def _print(name: str, write: Write) -> None:
     print(said, file=sys.stderr)
 
 
-def _many(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
-
-
 def _count_or_all(text: str) -> int | None:
-    if text == "all":
-        return None
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of 1 or more, or all; found {text!r}")
-    return count
+    return None if text == "all" else count(text, expected="a number of 1 or more, or all")

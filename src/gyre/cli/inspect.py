@@ -1,8 +1,7 @@
 """Show the trees of a run: roles, tokens, shared prefixes, and the reason for each fork."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 
 from gyre.types.errors import LogDamaged
@@ -56,8 +55,11 @@ def _drawing(args: argparse.Namespace) -> Callable[[Path], list[str]]:
         tree, notes = loaded.tree, []
         decode = None
         if args.text:
+            from gyre.observability.dashboard.execution_view import vocabulary_of
+
             model = tree.opened.model if tree.opened else "an unknown place"
-            decode = _decoder(model)
+            vocabulary = vocabulary_of(model)
+            decode = None if vocabulary is None else vocabulary.decode
             if decode is None:
                 notes = [f"  no tokenizer at {model}: of texts, only replies are shown"]
         view = TreeViewOptions(
@@ -71,27 +73,11 @@ def _drawing(args: argparse.Namespace) -> Callable[[Path], list[str]]:
 
 def _terminal() -> tuple[int | None, bool]:
     """Columns and whether to colour; a pipe or a file gets whole lines without colours."""
-    import io
     import shutil
     import sys
 
     from gyre.observability.terminal.colors import wants_colour
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # An old locale may not have the characters that trees are drawn with.
-        sys.stdout.reconfigure(errors="replace")
     if not sys.stdout.isatty():
         return None, False
     return shutil.get_terminal_size().columns, wants_colour(sys.stdout)
-
-
-@cache
-def _decoder(model: str) -> Callable[[Sequence[int]], str] | None:
-    """The tokenizer that the execution was recorded with, if its file is still there."""
-    from gyre.model.registry import known_models
-    from gyre.renderers.tokenizer import PackageTokenizer
-
-    known = known_models().get(model)
-    place = Path(model) if known is None else known.folder
-    file = place / "tokenizer.json" if place.is_dir() else place
-    return PackageTokenizer.load(file, name=str(file)).decode if file.is_file() else None

@@ -2,12 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from gyre.cli.arguments import takes_values
+from gyre.cli.arguments import recorded_source, takes_values
 from gyre.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyre.simulator.request import ScenarioSource
 
 STEPS = 24
 GROUPS_PER_BATCH = 32
@@ -91,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
 
     if source is not None:
         scenario = from_tables(source.where, source.tables, source.overrides)
-        notes = source.notes
+        notes: Sequence[str] = source.notes
     else:
         if args.cells is None:
             size, capacity = parts[0]
@@ -118,18 +120,7 @@ def run(args: argparse.Namespace) -> None:
         print(*lines(scenario, advice, notes), sep="\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """Tables that describe a run, from a file or a journal."""
-
-    where: str
-    tables: dict[str, Any]
-    overrides: Sequence[str]
-    notes: list[str]
-    """What a reader should know of them."""
-
-
-def _source(args: argparse.Namespace) -> _Source | None:
+def _source(args: argparse.Namespace) -> "ScenarioSource | None":
     """None where options take the place of tables, and are all there."""
     is_file = args.config is not None and "=" not in args.config
     if is_file and args.from_journal is not None:
@@ -144,10 +135,11 @@ def _source(args: argparse.Namespace) -> _Source | None:
         raise ConfigError(f"--nodes {args.nodes}: in cells of which size? --nodes-per-cell says")
     if args.from_journal is None:
         from gyre.config.toml import read
+        from gyre.simulator.request import ScenarioSource
 
         tables = read(Path(args.config), expected="a TOML file")
-        return _Source(where=args.config, tables=tables, overrides=args.overrides, notes=[])
-    return _recorded(args)
+        return ScenarioSource(where=args.config, tables=tables, overrides=args.overrides)
+    return recorded_source(args)
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -161,22 +153,6 @@ def _check_options(args: argparse.Namespace) -> None:
             "expected --cells and --capacity, or --nodes and --nodes-per-cell SIZE:CAPACITY, "
             "beside --hours"
         )
-
-
-def _recorded(args: argparse.Namespace) -> _Source:
-    from gyre.journal.reader import path_of, read
-    from gyre.scheduler.replay import EVENTS
-    from gyre.simulator.from_journal import recorded
-
-    place = args.from_journal
-    found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))
-    first = [] if args.config is None else [args.config]
-    return _Source(
-        where=str(place),
-        tables=found.tables,
-        overrides=[*first, *args.overrides],
-        notes=list(found.notes),
-    )
 
 
 def _staleness(text: str) -> str:

@@ -1,11 +1,9 @@
 """Write a report of runs: a page that opens anywhere, pictures, and the numbers behind them."""
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from gyre.types.errors import ConfigError
+from gyre.cli.arguments import optional_package, progress
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,14 +24,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    _check_drawing()
+    with optional_package("matplotlib", "pictures need matplotlib: pip install 'gyre-rl[plot]'"):
+        import gyre.observability.report.plotting  # noqa: F401
 
     from gyre.observability.report.build import PAGE, files, placed, refuse_other, reported
     from gyre.observability.report.tables import stands
 
     folder = args.out or _own_folder(args.runs)
     refuse_other(folder)
-    with _progress() as say:
+    with progress() as say:
         runs = reported(args.runs, say)
         say("drawing")
         placed(folder, files(runs))
@@ -42,31 +41,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"gyre report: {folder / PAGE}")
 
 
-def _check_drawing() -> None:
-    try:
-        import gyre.observability.report.plotting  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise ConfigError("pictures need matplotlib: pip install 'gyre-rl[plot]'") from error
-
-
 def _own_folder(runs: list[Path]) -> Path:
     """One run keeps its report itself."""
     (first, *others) = runs
     return first / "report" if first.is_dir() and not others else Path("report")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Says at a terminal what is being done, in place of what was done before."""
-    import sys
-
-    def say(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield say
-    finally:
-        say("")

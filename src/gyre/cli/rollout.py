@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyre.cli.arguments import takes_tasks
 from gyre.types.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,11 +24,7 @@ ENDS = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "tasks",
-        metavar="TASKS",
-        help="a folder or file of tasks, or MODULE:FUNCTION that makes them",
-    )
+    takes_tasks(parser)
     add("--model", help="what is served: tiny, smollm2, or a folder (default: as --engine says)")
     shared(parser)
 

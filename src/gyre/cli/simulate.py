@@ -1,14 +1,21 @@
 """Simulate a run before it is paid for: its hours, its idle nodes, and how stale its groups get."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from gyre.cli.arguments import takes_values
+from gyre.cli.arguments import (
+    count,
+    optional_package,
+    progress,
+    recorded_source,
+    takes_values,
+)
 from gyre.types.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyre.simulator.request import ScenarioSource
 
 PAPER = "paper"
 PICTURES = (".png", ".svg")
@@ -25,12 +32,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, help="of the first run (default: as in the file)")
     add(
         "--seeds",
-        type=_count,
+        type=count,
         default=1,
         metavar="N",
         help="seeds from that one on (default: %(default)s)",
     )
-    add("--jobs", type=_count, default=1, metavar="N", help="runs at once (default: %(default)s)")
+    add("--jobs", type=count, default=1, metavar="N", help="runs at once (default: %(default)s)")
     add(
         "--policy",
         action="append",
@@ -66,8 +73,8 @@ def run(args: argparse.Namespace) -> None:
     from gyre.simulator.report import as_json, page
     from gyre.simulator.request import asked, from_tables, journaled, preset, simulated
 
-    if source.tables is None:
-        given = preset(source.where, source.overrides)
+    if source is None:
+        given = preset(args.config, args.overrides)
     else:
         given = from_tables(source.where, source.tables, source.overrides)
     found = asked(
@@ -77,11 +84,14 @@ def run(args: argparse.Namespace) -> None:
         compares=args.compare,
         policies=args.policy,
     )
-    with _progress(args) as say:
+    with progress(without_terminal=args.progress) as say:
         if args.journal is None:
             records = _run_all(found.runs, simulated, jobs=args.jobs, say=say)
         else:
-            (scenario,) = _only(found.runs)
+            if len(found.runs) > 1:
+                many = "leave --seeds, --compare and --policy out"
+                raise ConfigError(f"--journal: holds one run; {many}")
+            (scenario,) = found.runs
             record, events = journaled(scenario, say)
             records = [record]
     if args.journal is not None:
@@ -93,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
 
         write(args.journal, header_of(scenario, started_at=time.time()), events, kinds=EVENTS)
     rans = found.ran(records)
-    _tell(args, page(rans, [*found.refused, *source.notes]), as_json(rans))
+    _tell(args, page(rans, [*found.refused, *(source.notes if source else ())]), as_json(rans))
     if args.plot is not None:
         from gyre.simulator.plots import figure, save
         from gyre.storage.files import replacing
@@ -115,58 +125,35 @@ def _paper(args: argparse.Namespace) -> None:
         raise ConfigError(f"paper: is what it is; leave {', '.join(refused)} out")
     _check_files(args)
 
-    from gyre.simulator.report_paper import PaperScenarios, scenarios
+    from gyre.simulator.report_paper import PaperReport, by_scenario, scenarios, seeded
     from gyre.simulator.request import simulated
 
     first = 0 if args.seed is None else args.seed
-    questions = PaperScenarios(scenarios=scenarios(), seeds=range(first, first + args.seeds))
-    with _progress(args) as say:
-        records = _run_all(questions.runs, simulated, jobs=args.jobs, say=say)
-    report = questions.report(records)
+    found = scenarios()
+    runs = seeded(found, range(first, first + args.seeds))
+    with progress(without_terminal=args.progress) as say:
+        records = _run_all(runs, simulated, jobs=args.jobs, say=say)
+    report = PaperReport.of(by_scenario(found, records))
     _tell(args, report.lines(), report.as_json())
 
 
 # What is asked for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """Where a scenario comes from."""
-
-    where: str
-    tables: Mapping[str, Any] | None
-    """None for a preset of that name."""
-    overrides: Sequence[str]
-    notes: Sequence[str] = ()
-    """What a reader should know of it."""
-
-
-def _source(args: argparse.Namespace) -> _Source:
+def _source(args: argparse.Namespace) -> "ScenarioSource | None":
+    """None for a preset."""
     from gyre.config.toml import read
     from gyre.simulator.paper import PAPER as PRESETS
+    from gyre.simulator.request import ScenarioSource
 
     if args.from_journal is not None:
-        return _recorded(args)
+        return recorded_source(args)
     if args.config is None:
         raise ConfigError("expected a TOML file, a preset, `paper`, or --from-journal RUN")
-    is_preset = args.config in PRESETS and not Path(args.config).exists()
-    expected = "a TOML file, a preset or `paper`"
-    tables = None if is_preset else read(Path(args.config), expected=expected)
-    return _Source(where=args.config, tables=tables, overrides=args.overrides)
-
-
-def _recorded(args: argparse.Namespace) -> _Source:
-    from gyre.journal.reader import path_of, read
-    from gyre.scheduler.replay import EVENTS
-    from gyre.simulator.from_journal import recorded
-
-    place = args.from_journal
-    found = recorded(read(path_of(place) if place.is_dir() else place, kinds=EVENTS))
-    # There is no file, so that the first word is a value too.
-    overrides = [path for path in (args.config, *args.overrides) if path is not None]
-    return _Source(
-        where=str(place), tables=found.tables, overrides=overrides, notes=tuple(found.notes)
-    )
+    if args.config in PRESETS and not Path(args.config).exists():
+        return None
+    tables = read(Path(args.config), expected="a TOML file, a preset or `paper`")
+    return ScenarioSource(where=args.config, tables=tables, overrides=args.overrides)
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -188,18 +175,8 @@ def _check_files(args: argparse.Namespace) -> None:
 def _check_plot(path: Path) -> None:
     if path.suffix not in PICTURES:
         raise ConfigError(f"--plot {path}: expected a name that ends in {' or '.join(PICTURES)}")
-    try:
+    with optional_package("matplotlib", "--plot needs matplotlib: pip install 'gyre-rl[plot]'"):
         import gyre.simulator.plots  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise ConfigError("--plot needs matplotlib: pip install 'gyre-rl[plot]'") from error
-
-
-def _only(runs: Sequence[Work]) -> Sequence[Work]:
-    if len(runs) > 1:
-        raise ConfigError("--journal: holds one run; leave --seeds, --compare and --policy out")
-    return runs
 
 
 # Running
@@ -249,54 +226,19 @@ def _say_nothing(text: str) -> None:
     pass
 
 
-@contextmanager
-def _progress(args: argparse.Namespace) -> Iterator[Say]:
-    """Says a line in place of the last one on a terminal, and one below the other elsewhere."""
-    import sys
-
-    is_terminal = sys.stderr.isatty()
-
-    def say(text: str) -> None:
-        if is_terminal:
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        elif args.progress:
-            print(text, file=sys.stderr, flush=True)
-
-    try:
-        yield say
-    finally:
-        if is_terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
 # What is said
 
 
 def _tell(args: argparse.Namespace, lines: Sequence[str], found: dict[str, Any]) -> None:
     """Tables unless JSON is printed in their place, and JSON where it is asked for."""
-    import io
     import json
-    import sys
 
     from gyre.storage.files import replacing
 
     if args.json == "-":
         print(json.dumps(found, allow_nan=False))
         return
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # An old locale may not have the characters that timelines are drawn with.
-        sys.stdout.reconfigure(errors="replace")
     print(*lines, sep="\n")
     if args.json is not None:
         with replacing(Path(args.json)) as part:
             part.write_text(json.dumps(found, allow_nan=False) + "\n")
-
-
-def _count(text: str) -> int:
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of 1 or more; found {text!r}")
-    return count

@@ -2,6 +2,8 @@
 
 import argparse
 
+from gyre.cli.arguments import takes_tasks
+
 WIDEST = 30
 ENDS = {
     0: "all tasks are sound",
@@ -14,11 +16,7 @@ ENDS = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=("check",), help="what to do")
-    add(
-        "tasks",
-        metavar="TASKS",
-        help="a folder or file of tasks, or MODULE:FUNCTION that makes them",
-    )
+    takes_tasks(parser)
     add(
         "--sandbox",
         choices=("local", "process", "docker"),

@@ -410,13 +410,8 @@ class TrackersConfig:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Those that are asked for, by name."""
-        asked = {
-            "tensorboard": self.tensorboard,
-            "wandb": self.wandb,
-            "mlflow": self.mlflow,
-            "trackio": self.trackio,
-        }
-        return tuple(kind for kind, is_asked in asked.items() if is_asked)
+        known = ("tensorboard", "wandb", "mlflow", "trackio")
+        return tuple(kind for kind in known if getattr(self, kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

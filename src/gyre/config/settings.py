@@ -246,7 +246,6 @@ class OverrideResult:
     mistakes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Leave:
     """The file's value is left out."""
 

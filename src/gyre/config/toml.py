@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gyre.config.run_config import RunConfig
+from gyre.config.settings import Keys
 from gyre.types.errors import ConfigError
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -56,8 +57,6 @@ def _escaped(letter: str) -> str:
         return _SHORT.get(letter) or (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
     return letter
 
-
-Keys = tuple[str, ...]
 
 _NAME = r"[\w-]*(?:key|token|secret|password)"
 _NAMED = re.compile(rf"(?i)^-*{_NAME}$")
@@ -130,7 +129,9 @@ def _table(keys: Keys, section: Any, origin: Callable[[Keys], str] | None) -> It
             inner.append((at, value))
             continue
         line = f"# {name} =" if value is None else f"{key_of(name)} = {spelled(value)}"
-        yield line if origin is None else f"{line}  # {_said(origin(at), value)}"
+        if origin is not None:
+            line += f"  # {'not set' if value is None else origin(at)}"
+        yield line
     for at, value in inner:
         yield ""
         yield from _table(at, value, origin)
@@ -141,7 +142,3 @@ def _items(section: Any) -> Iterator[tuple[str, Any]]:
         yield from section.items()
     else:
         yield from ((entry.name, getattr(section, entry.name)) for entry in fields(section))
-
-
-def _said(origin: str, value: Any) -> str:
-    return "not set" if value is None else origin

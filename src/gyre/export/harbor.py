@@ -11,7 +11,6 @@ from uuid import NAMESPACE_URL, uuid5
 
 from gyre.rewards.command import OUTPUT_FILE as TEST_OUTPUT_FILE
 from gyre.rollout import facts
-from gyre.rollout import facts as outcome
 from gyre.rollout.facts import FactEntry
 from gyre.rollout.spec import ORDER_FILE, ExecutionSpec, read_order
 from gyre.rollout.supervisor import OUTPUT_FILE, STEPS, folder_of
@@ -30,7 +29,6 @@ from gyre.types.outcomes import (
     Assessed,
     Closed,
     Ending,
-    Fact,
     Launched,
     Outcome,
     OutcomeRecord,
@@ -73,14 +71,7 @@ def _of(entries: Sequence[FactEntry], number: int) -> list[FactEntry]:
 def _write_step(name: str, kept: Path, trial: Path, entries: Sequence[FactEntry]) -> Json:
     # A name from elsewhere is a folder's name and nothing more.
     folder = trial / STEPS / name.replace("/", "_").strip(".")
-    for part in ("agent", "verifier", "artifacts"):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    for source, target in (
-        (OUTPUT_FILE, "agent/output.txt"),
-        (TEST_OUTPUT_FILE, "verifier/test-stdout.txt"),
-    ):
-        if (kept / source).is_file():
-            shutil.copyfile(kept / source, folder / target)
+    _copy_outputs(kept, folder)
     score = next(
         (
             entry.fact.assessment.score
@@ -104,16 +95,23 @@ def _write_step(name: str, kept: Path, trial: Path, entries: Sequence[FactEntry]
     }
 
 
+def _copy_outputs(kept: Path, folder: Path) -> None:
+    """What programs printed, in folders as Harbor has them."""
+    for part in ("agent", "verifier", "artifacts"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    for source, target in (
+        (OUTPUT_FILE, "agent/output.txt"),
+        (TEST_OUTPUT_FILE, "verifier/test-stdout.txt"),
+    ):
+        if (kept / source).is_file():
+            shutil.copyfile(kept / source, folder / target)
+
+
 def _span(first: FactEntry, last: FactEntry) -> Json:
-    return {"started_at": _said_at(first), "finished_at": _said_at(last)}
-
-
-def _said_at(entry: FactEntry) -> str:
-    return datetime.fromtimestamp(entry.at, tz=UTC).isoformat()
+    return {"started_at": _timestamp(first.at), "finished_at": _timestamp(last.at)}
 
 
 ASSESSMENTS_FILE = "assessments.jsonl"
-EVALUATION_FILE = "evaluation.txt"
 SOURCE = "gyre"
 TRAJECTORY = "ATIF-v1.7"
 ENDINGS = {
@@ -132,7 +130,7 @@ def write_job(run: Path, out: Path) -> int:
     ConfigError if the run has none, or something else is there already.
     """
     attempts = [path.parent for path in sorted((run / "attempts").glob(f"*/{ORDER_FILE}"))]
-    ended = [path for path in attempts if outcome.read_outcome(path) is not None]
+    ended = [path for path in attempts if facts.read_outcome(path) is not None]
     if not ended:
         raise ConfigError(f"{run}: expected executions that have ended in attempts, found none")
     if out.exists():
@@ -155,18 +153,11 @@ def write_job(run: Path, out: Path) -> int:
 def write_trial(attempt: Path, trial: Path, *, log: Path | None) -> Json:
     """The trial of one execution's folder and call log; what its result.json says."""
     order = read_order(attempt / ORDER_FILE)
-    record = outcome.read_outcome(attempt)
+    record = facts.read_outcome(attempt)
     if record is None:
         raise ConfigError(f"{attempt}: expected an execution that has ended")
     records: Sequence[CallRecord] = () if log is None else call_log.read(log).records
-    for name in ("agent", "verifier", "artifacts"):
-        (trial / name).mkdir(parents=True, exist_ok=True)
-    for source, target in (
-        (OUTPUT_FILE, "agent/output.txt"),
-        (EVALUATION_FILE, "verifier/test-stdout.txt"),
-    ):
-        if (attempt / source).is_file():
-            shutil.copyfile(attempt / source, trial / target)
+    _copy_outputs(attempt, trial)
     _write(trial / "agent" / "trajectory.json", _trajectory(order, records))
     entries = facts.read(attempt)
     lines = [json.dumps(assessment, default=_plain) for assessment in _assessments(entries)]
@@ -186,7 +177,7 @@ def write_trial(attempt: Path, trial: Path, *, log: Path | None) -> Json:
     return result
 
 
-def _assessments(entries: Sequence[facts.FactEntry]) -> list[Json]:
+def _assessments(entries: Sequence[FactEntry]) -> list[Json]:
     """All that were made; those of a step that others may follow say which."""
     found = []
     for entry in entries:
@@ -215,9 +206,9 @@ def _result(
     record: OutcomeRecord,
     records: Sequence[CallRecord],
     config: Json,
-    entries: Sequence[facts.FactEntry],
+    entries: Sequence[FactEntry],
 ) -> Json:
-    at = _times(entries)
+    at = {type(entry.fact): _timestamp(entry.at) for entry in entries}
     rewards = _rewards(record)
     org, _, short = order.task.id.rpartition("/")
     ended = at.get(Closed, at.get(Assessed, at.get(Terminated)))
@@ -267,11 +258,6 @@ def _exception(record: OutcomeRecord, at: str | None) -> Json | None:
         "exception_traceback": "",
         "occurred_at": at or _timestamp(0.0),
     }
-
-
-def _times(entries: Sequence[facts.FactEntry]) -> dict[type[Fact], str]:
-    """When each kind of fact was said last."""
-    return {type(entry.fact): _timestamp(entry.at) for entry in entries}
 
 
 def _timestamp(seconds: float) -> str:

@@ -20,7 +20,6 @@ import orjson
 from gyre.export.rows import ExecutionRows, Settings, mask
 from gyre.trajectory.loading import LoadedExecution
 from gyre.trajectory.selection import Row
-from gyre.types.call_records import CallRecord
 from gyre.types.ids import ExecutionId
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
@@ -42,7 +41,8 @@ def write_records(path: Path, executions: Iterable[LoadedExecution]) -> int:
     with path.open("wb") as file:
         for execution in executions:
             for record in execution.records:
-                file.write(orjson.dumps(_record(execution.execution, record), option=_OPTIONS))
+                kind = {"execution": execution.execution, "record": type(record).__name__}
+                file.write(orjson.dumps(kind | _plain(record), option=_OPTIONS))
             many += len(execution.records)
     return many
 
@@ -59,10 +59,6 @@ def _row(execution: ExecutionId, one: Row) -> dict[str, Any]:
         "logprobs": one.logprobs.astype(np.float64),
         "versions": one.versions,
     }
-
-
-def _record(execution: ExecutionId, record: CallRecord) -> dict[str, Any]:
-    return {"execution": execution, "record": type(record).__name__, **_plain(record)}
 
 
 def _plain(record: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class RunFollower(Generic[Run]):
         """
         self.place = place
         self.folder = place if place.is_dir() else None
-        """None of a journal alone."""
+        """Where its call logs are; None of a journal alone."""
         self.path = path_of(place) if place.is_dir() else place
         if not self.path.is_file() and not waits:
             raise ConfigError(f"{place}: expected the folder of a run, or a journal")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from gyre.observability.history.steps import loss_totals, part_of
 from gyre.types.run_events import (
     ClaimTrained,
     EvaluationRound,
@@ -79,9 +80,8 @@ class RunMetrics:
                 pass
 
     def _of_step(self, fact: StepMade, now: float) -> dict[str, float]:
-        measures = [claim.measures for claim in self._claims.values() if claim.step == fact.step]
+        loss = loss_totals([claim for claim in self._claims.values() if claim.step == fact.step])
         packed = [group for group in self._packed.values() if group.step == fact.step]
-        targets = sum(measure.num_targets for measure in measures)
         found: dict[str, float | None] = {
             "reward": fact.reward,
             "loss": fact.loss,
@@ -92,22 +92,13 @@ class RunMetrics:
             "step/update_s": fact.step_s,
             "step/cells": float(len(fact.claims)),
             "step/tokens": float(sum(group.num_tokens for group in packed)),
-            "step/targets": float(targets),
-            "objective/mean_ratio": _ratio(sum(measure.sum_ratio for measure in measures), targets),
-            "objective/capped": _ratio(sum(measure.num_capped for measure in measures), targets),
-            "objective/raised_clipped": _ratio(
-                sum(measure.num_raised_clipped for measure in measures),
-                sum(measure.num_raised for measure in measures),
-            ),
-            "objective/lowered_clipped": _ratio(
-                sum(measure.num_lowered_clipped for measure in measures),
-                sum(measure.num_lowered for measure in measures),
-            ),
-            "objective/max_gap": max(
-                (measure.max_gap for measure in measures if measure.max_gap is not None),
-                default=None,
-            ),
-            "executions/mean_s": _ratio(sum(self._ran_s), len(self._ran_s)),
+            "step/targets": float(loss.num_targets),
+            "objective/mean_ratio": loss.mean_ratio,
+            "objective/capped": loss.capped,
+            "objective/raised_clipped": loss.raised_clipped,
+            "objective/lowered_clipped": loss.lowered_clipped,
+            "objective/max_gap": loss.max_gap,
+            "executions/mean_s": part_of(sum(self._ran_s), len(self._ran_s)),
         }
         self._stepped_s = now
         return {name: value for name, value in found.items() if value is not None}
@@ -117,10 +108,6 @@ def _of_round(fact: EvaluationRound) -> dict[str, float]:
     found = {
         "evaluation/score": fact.mean,
         "evaluation/standard_error": fact.standard_error,
-        "evaluation/valid": _ratio(fact.num_valid, fact.num_tasks),
+        "evaluation/valid": part_of(fact.num_valid, fact.num_tasks),
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _ratio(part: float, whole: int) -> float | None:
-    return part / whole if whole else None

@@ -1,12 +1,14 @@
 """Expected staleness from dispatch alone; ages in order of admission."""
 
 from collections import Counter, deque
+from collections.abc import Iterator
 from fractions import Fraction
 
 from gyre.scheduler import rules
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.policies import Boundary, Continuous
+from gyre.scheduler.policies import Boundary
 from gyre.scheduler.staleness import Staleness
+from gyre.simulator.theory import long_run_staleness
 
 
 def in_order(shape: SchedulerConfig, *, steps: int) -> Counter[int] | None:
@@ -18,14 +20,23 @@ def in_order(shape: SchedulerConfig, *, steps: int) -> Counter[int] | None:
     dispatch = shape.dispatch
     if not isinstance(dispatch, Boundary):
         return None
-    batch, burst = shape.groups_per_batch, shape.burst_groups
     waiting: deque[list[int]] = deque()
     """Version at dispatch and groups of it."""
-    outstanding = 0
     found: Counter[int] = Counter()
+    for version, (admitted, _) in enumerate(_updates(shape, dispatch, steps)):
+        waiting.append([version, admitted])
+        _consume(waiting, shape.groups_per_batch, version, found)
+    return found
+
+
+def _updates(shape: SchedulerConfig, dispatch: Boundary, steps: int) -> Iterator[tuple[int, int]]:
+    """For each update the groups that were admitted just before it, and those that it left."""
+    batch, burst = shape.groups_per_batch, shape.burst_groups
+    endless = shape.steps is None or shape.endless_dispatch
+    outstanding = 0
     for version in range(steps):
+        admitted = 0
         if version % shape.steps_per_burst == 0:
-            endless = shape.steps is None or shape.endless_dispatch
             admitted = rules.groups_to_admit(
                 wanted=dispatch.at_publication(burst=burst)
                 if version
@@ -33,11 +44,8 @@ def in_order(shape: SchedulerConfig, *, steps: int) -> Counter[int] | None:
                 outstanding=outstanding,
                 groups_left=None if endless else ((shape.steps or 0) - version) * batch,
             )
-            waiting.append([version, admitted])
-            outstanding += admitted
-        _consume(waiting, batch, version, found)
-        outstanding -= batch
-    return found
+        outstanding += admitted - batch
+        yield admitted, outstanding
 
 
 def _consume(waiting: deque[list[int]], batch: int, version: int, found: Counter[int]) -> None:
@@ -54,14 +62,8 @@ def _consume(waiting: deque[list[int]], batch: int, version: int, found: Counter
 
 def in_the_long_run(shape: SchedulerConfig, ages: Staleness) -> float | None:
     """phi + (mu - 1) / 2, or (Q_c + R) / B + (mu - 1) / 2 once R was seen (SPEC 1.4, 1.5)."""
-    match shape.dispatch:
-        case Boundary():
-            return shape.mean_staleness
-        case Continuous(depth=depth):
-            if not ages.publications:
-                return None
-            ready = ages.ready_at_publication / ages.publications
-            return (depth + ready) / shape.groups_per_batch + (shape.steps_per_burst - 1) / 2
+    ready = ages.ready_at_publication / ages.publications if ages.publications else None
+    return long_run_staleness(shape, ready=ready)
 
 
 def in_a_whole_run(shape: SchedulerConfig) -> Fraction | None:
@@ -73,16 +75,5 @@ def in_a_whole_run(shape: SchedulerConfig) -> Fraction | None:
     dispatch = shape.dispatch
     if shape.steps is None or shape.endless_dispatch or not isinstance(dispatch, Boundary):
         return None
-    batch, burst = shape.groups_per_batch, shape.burst_groups
-    wanted = dispatch.at_start(batch=batch, burst=burst)
-    outstanding = survivors = 0
-    for version in range(shape.steps):
-        if version % shape.steps_per_burst == 0:
-            outstanding += rules.groups_to_admit(
-                wanted=wanted if version == 0 else dispatch.at_publication(burst=burst),
-                outstanding=outstanding,
-                groups_left=(shape.steps - version) * batch,
-            )
-        outstanding -= batch
-        survivors += outstanding
-    return Fraction(survivors, shape.steps * batch)
+    survivors = sum(left for _, left in _updates(shape, dispatch, shape.steps))
+    return Fraction(survivors, shape.steps * shape.groups_per_batch)

@@ -1,9 +1,10 @@
 """A recorded run's work once more under each placement, simulated on the same machines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gyre.journal.reader import JournalContents
+from gyre.observability.terminal.text import MINUTE_S
 from gyre.scheduler.messages import StopReason
 from gyre.simulator.from_journal import recorded
 from gyre.simulator.scenario import Scenario
@@ -27,7 +28,13 @@ class SimulatedPlacement:
     staleness: float | None = None
 
 
-MINUTE_S = 60.0
+def minutes_of(rows: Sequence[SimulatedPlacement], placement: str) -> float | None:
+    return next((row.minutes for row in rows if row.placement == placement), None)
+
+
+def steps_of(rows: Sequence[SimulatedPlacement]) -> int | None:
+    """Updates that were simulated."""
+    return next((row.steps for row in rows if row.steps is not None), None)
 
 
 def compared(reading: JournalContents) -> tuple[SimulatedPlacement, ...]:

@@ -128,10 +128,6 @@ class SimulatedEngines:
         self._running: dict[Key, RunningExecution] = {}
         self._num_assignments = 0
 
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
     def launch(self, key: Key, drawn: SimulatedExecution, engine: EngineId) -> None:
         # At a rate that is always 1 the deadline is a piece of work like any other.
         limit_s = self._deadlines.harness_s

@@ -166,15 +166,3 @@ NL2REPO_48_STEPS = SpeedUps(over_async=(1.42, 1.53), over_colocate=(1.36, 1.47))
 
 NL2REPO_MAX_48_STEPS_H: dict[str, float] = {"gyre": 75.42, "async": 134.55, "colocate": 91.47}
 """Hours of the 2.4T model (fig:nl2repo-max)."""
-
-DEEPSWE_24_STEPS: dict[float, SpeedUps] = {
-    1.0: SpeedUps(over_async=(1.569, 1.569), over_colocate=(1.610, 1.610)),
-    1.5: SpeedUps(over_async=(1.572, 1.572), over_colocate=(1.824, 1.824)),
-}
-"""By target of mean staleness (tab:swe-tb)."""
-
-TERMINALBENCH_24_STEPS: dict[float, SpeedUps] = {
-    1.0: SpeedUps(over_async=(1.383, 1.383), over_colocate=(1.809, 1.809)),
-    1.5: SpeedUps(over_async=(1.430, 1.430), over_colocate=(1.849, 1.849)),
-}
-"""By target of mean staleness (tab:swe-tb)."""

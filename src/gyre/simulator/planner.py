@@ -4,7 +4,7 @@ Rule 1: every pair meets the same executions, so pairs differ by their schedule 
 """
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import ceil, floor, isfinite, log
@@ -273,12 +273,11 @@ def _named(option: Option) -> str:
 
 
 def _nearest(parts: range, part: int, batch: int) -> Fraction | None:
-    targets = (Fraction(numerator, part) for numerator in parts)
-    return next((target for target in targets if any(_settings(target, batch))), None)
-
-
-def _settings(staleness: Fraction, batch: int) -> Iterator[bool]:
-    return (True for _ in dispatch_settings(mean_staleness=staleness, batch=batch))
+    for numerator in parts:
+        target = Fraction(numerator, part)
+        if any(dispatch_settings(mean_staleness=target, batch=batch)):
+            return target
+    return None
 
 
 FORMAT = 1

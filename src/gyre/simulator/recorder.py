@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import StopReason
-from gyre.scheduler.policies import Boundary, Continuous
 from gyre.scheduler.scheduler import Scheduler
 from gyre.scheduler.staleness import Staleness
 from gyre.simulator.result import (
@@ -25,10 +24,9 @@ from gyre.simulator.result import (
 from gyre.simulator.scenario import Scenario
 from gyre.simulator.theory import (
     Link,
-    boundary_staleness,
-    continuous_staleness,
     elastic_packing_bound,
     latency_bounds,
+    long_run_staleness,
     split_packing_bound,
 )
 from gyre.simulator.workload import SimulatedExecution, sizes
@@ -89,7 +87,7 @@ class PhaseTimes:
         return StalenessReport(
             histogram=tuple(sorted(ages.histogram.items())),
             mean=ages.mean,
-            predicted=_predicted(shape, ready),
+            predicted=long_run_staleness(shape, ready=ready),
             mean_ready=ready,
             admission_phase=_ratio(self._admission_sum, self._num_admissions),
             completion_phase=self._completion_phase(),
@@ -101,23 +99,6 @@ class PhaseTimes:
         step_s = (self._last_start_s - self._first_start_s) / (self._num_starts - 1)
         mean_s = _ratio(self._completion_sum, self._num_completions)
         return None if mean_s is None or step_s <= 0 else mean_s / step_s
-
-
-def _predicted(shape: SchedulerConfig, ready: float | None) -> float | None:
-    match shape.dispatch:
-        case Boundary(extra_dispatch=extra):
-            return float(boundary_staleness(extra=extra, steps=shape.steps_per_burst))
-        case Continuous(depth=depth):
-            if ready is None:
-                return None
-            return float(
-                continuous_staleness(
-                    depth=depth,
-                    ready=ready,
-                    batch=shape.groups_per_batch,
-                    steps=shape.steps_per_burst,
-                )
-            )
 
 
 def _ratio(total: float, number: int) -> float | None:

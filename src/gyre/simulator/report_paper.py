@@ -109,27 +109,17 @@ class Comparison:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperScenarios:
-    """Scenarios and the seeds that each is run with."""
+def seeded(asked: Mapping[Key, Scenario], seeds: Sequence[int]) -> list[Scenario]:
+    """Each scenario with each seed."""
+    return [replace(scenario, seed=seed) for scenario in asked.values() for seed in seeds]
 
-    scenarios: Mapping[Key, Scenario]
-    seeds: Sequence[int]
 
-    @property
-    def runs(self) -> list[Scenario]:
-        return [
-            replace(scenario, seed=seed)
-            for scenario in self.scenarios.values()
-            for seed in self.seeds
-        ]
-
-    def report(self, records: Sequence[SimulationResult]) -> "PaperReport":
-        """From what `runs` left, in their order."""
-        many = len(self.seeds)
-        return PaperReport.of(
-            {key: records[at * many : (at + 1) * many] for at, key in enumerate(self.scenarios)}
-        )
+def by_scenario(
+    asked: Mapping[Key, Scenario], records: Sequence[SimulationResult]
+) -> dict[Key, Sequence[SimulationResult]]:
+    """What the runs of `seeded` left, in their order."""
+    many = len(records) // len(asked)
+    return {key: records[at * many : (at + 1) * many] for at, key in enumerate(asked)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,17 @@ Entry: TypeAlias = tuple[float, Event, tuple[Command, ...]]
 Say: TypeAlias = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioSource:
+    """Tables that describe a run to simulate, from a file or a journal."""
+
+    where: str
+    tables: Mapping[str, Any]
+    overrides: Sequence[str]
+    notes: Sequence[str] = ()
+    """What a reader should know of them."""
+
+
 def from_tables(where: str, tables: Mapping[str, Any], overrides: Iterable[str]) -> Scenario:
     """What tables and overrides describe together; every mistake of both is named."""
     changed = overridden(tables, overrides)

@@ -1,6 +1,5 @@
 """What a simulated run leaves: steps, roles, waterlevel, node time, staleness and counts."""
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 
@@ -191,18 +190,6 @@ class SimulationResult:
     @property
     def identity_holds(self) -> bool:
         return all(step.identity.holds for step in self.steps)
-
-    def role_at(self, cell: int, at_s: float) -> Role:
-        intervals = self.roles[cell]
-        place = bisect_left([interval.end_s for interval in intervals], at_s)
-        return intervals[min(place, len(intervals) - 1)].role
-
-    def training_share(self, cell: int) -> float:
-        """Part of the run that a cell was in training."""
-        spent = sum(
-            span.end_s - span.start_s for span in self.roles[cell] if span.role is Role.TRAINING
-        )
-        return spent / self.end_s if self.end_s else 0.0
 
 
 MOST_LEVELS = 2048

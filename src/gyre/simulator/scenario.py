@@ -271,6 +271,12 @@ _PLACES = {
     "placement.streaming": "schedule.streaming",
 }
 """Keys of fields that are parts of a shape's fields."""
+_WORKLOAD_PARTS: dict[str, Callable[..., Any]] = {
+    "deadlines": SimulatedDeadlines,
+    "evaluations": RewardDurations,
+    "failures": Failures,
+    "drift": Drift,
+}
 
 
 def scenario_of(tables: Mapping[str, Any]) -> Scenario:
@@ -363,15 +369,9 @@ class _Reading:
 
     def _workload(self) -> Workload | None:
         found = dict(self._sections["work"])
-        parts: dict[str, Any] = {
-            "durations": self._durations(found),
-            "deadlines": self._make("deadlines", SimulatedDeadlines, self._sections["deadlines"]),
-            "evaluations": self._make(
-                "evaluations", RewardDurations, self._sections["evaluations"]
-            ),
-            "failures": self._make("failures", Failures, self._sections["failures"]),
-            "drift": self._make("drift", Drift, self._sections["drift"]),
-        }
+        parts: dict[str, Any] = {"durations": self._durations(found)}
+        for name, part in _WORKLOAD_PARTS.items():
+            parts[name] = self._make(name, part, self._sections[name])
         share = {"share": found.pop("decode_share")} if "decode_share" in found else {}
         parts["decode"] = self._make("work", Decode, share)
         if any(part is None for part in parts.values()):

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
+from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.policies import Boundary, Continuous
+
 Number: TypeAlias = int | float | Fraction
 
 
@@ -33,6 +36,19 @@ def continuous_staleness(*, depth: Number, ready: Number, batch: int, steps: int
     return over(depth + ready, batch) + Fraction(steps - 1, 2)
 
 
+def long_run_staleness(shape: SchedulerConfig, *, ready: float | None) -> float | None:
+    """Mean over groups in the long run; None under continuous dispatch before `ready` was seen."""
+    match shape.dispatch:
+        case Boundary(extra_dispatch=extra):
+            return float(boundary_staleness(extra=extra, steps=shape.steps_per_burst))
+        case Continuous(depth=depth):
+            if ready is None:
+                return None
+            batch, steps = shape.groups_per_batch, shape.steps_per_burst
+            mean = continuous_staleness(depth=depth, ready=ready, batch=batch, steps=steps)
+            return float(mean)
+
+
 def dispatch_settings(*, mean_staleness: Fraction, batch: int) -> Iterator[tuple[Fraction, int]]:
     """All (extra, steps) of boundary dispatch with this mean, extra * batch whole (SPEC 1.4)."""
     steps = 1
@@ -40,11 +56,6 @@ def dispatch_settings(*, mean_staleness: Fraction, batch: int) -> Iterator[tuple
         if (extra * batch).denominator == 1:
             yield extra, steps
         steps += 1
-
-
-def packing_bound(work: float, capacity: float) -> float:
-    """Work in units of capacity times time, on something that is never idle."""
-    return work / capacity
 
 
 def elastic_packing_bound(
@@ -60,16 +71,15 @@ def elastic_packing_bound(
     `slot_s` sums over executions the time each holds a place; `training_cell_s` is how long one
     cell would train alone.
     """
-    cells = packing_bound(training_cell_s, num_cells)
     room = num_cells * cell_capacity + standalone_capacity
-    return max(cells, packing_bound(slot_s + training_cell_s * cell_capacity, room))
+    return max(training_cell_s / num_cells, (slot_s + training_cell_s * cell_capacity) / room)
 
 
 def split_packing_bound(
     *, slot_s: float, training_cell_s: float, num_training_cells: int, capacity: int
 ) -> float:
     """Pools that each do one thing, never idle."""
-    return max(packing_bound(slot_s, capacity), packing_bound(training_cell_s, num_training_cells))
+    return max(slot_s / capacity, training_cell_s / num_training_cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

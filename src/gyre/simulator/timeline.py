@@ -1,10 +1,13 @@
-"""A run in rows of characters: what its cells did, when steps were taken, how high demand was."""
+"""A run in rows of characters: cells, steps and demand; its placement and pace in words."""
 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+
+from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.policies import Boundary, Placement
 
 SIGNS: Mapping[str, str] = {
     "rollout": "·",
@@ -80,3 +83,16 @@ def legend(drawn: str, rest: Iterable[str], *, between: str, margin: int, width:
         else:
             lines.append(entry)
     return [f"{'':<{margin}}{line}" for line in lines]
+
+
+def placement_name(placement: Placement) -> str:
+    return type(placement).__name__.lower()
+
+
+def pace(shape: SchedulerConfig) -> str:
+    """What is dispatched, by the paper's symbol."""
+    match shape.dispatch:
+        case Boundary(extra_dispatch=extra):
+            return f"phi {extra:g}"
+        case other:
+            return f"depth {other.depth}"

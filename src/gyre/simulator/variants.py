@@ -9,8 +9,9 @@ from functools import partial
 from typing import TypeAlias
 
 from gyre.scheduler.config import SchedulerConfig
-from gyre.scheduler.policies import Async, Boundary, Colocate, Elastic, LongestFirst, Placement
+from gyre.scheduler.policies import Async, Boundary, Colocate, Elastic, LongestFirst
 from gyre.simulator.scenario import Estimates, Scenario
+from gyre.simulator.timeline import pace, placement_name
 from gyre.simulator.workload import ByGroups, ByTokens, Decode
 from gyre.types.errors import ConfigError
 
@@ -104,7 +105,7 @@ def placements(scenario: Scenario) -> dict[str, Scenario | UnfitPlacement]:
     Colocate dispatches exactly a burst (sec:end-to-end).
     """
     makers = {"elastic": _elastic, "async": _async, "colocate": _colocate}
-    given = _name(scenario.shape.placement)
+    given = placement_name(scenario.shape.placement)
     found: dict[str, Scenario | UnfitPlacement] = {}
     for name, make in makers.items():
         try:
@@ -112,10 +113,6 @@ def placements(scenario: Scenario) -> dict[str, Scenario | UnfitPlacement]:
         except ConfigError as error:
             found[name] = UnfitPlacement(name=name, reason="; ".join(str(error).splitlines()))
     return found
-
-
-def _name(placement: Placement) -> str:
-    return type(placement).__name__.lower()
 
 
 def _elastic(scenario: Scenario) -> Scenario:
@@ -176,10 +173,6 @@ def _at_pace(shape: SchedulerConfig, *, steps_per_burst: int) -> SchedulerConfig
 def described(shape: SchedulerConfig) -> Iterator[str]:
     """Placement and pace in a few words each."""
     streams = "" if shape.placement.streaming else ", whole bursts"
-    yield _name(shape.placement) + streams
-    match shape.dispatch:
-        case Boundary(extra_dispatch=extra):
-            yield f"phi {extra:g}"
-        case other:
-            yield f"depth {other.depth}"
+    yield placement_name(shape.placement) + streams
+    yield pace(shape)
     yield f"mu {shape.steps_per_burst}"

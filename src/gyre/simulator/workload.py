@@ -93,10 +93,6 @@ class Drift:
         return 1 + (self.to - 1) * passed
 
 
-MEASURED_DRIFT = Drift(to=0.92, first_step=1, last_step=12)
-"""Fitted to the first twelve steps of the same runs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedDeadlines:
     """From launch, finite (SPEC 6.1)."""
@@ -380,9 +376,3 @@ class Costs:
         times = (self.into_training_s, self.out_of_training_s, self.pull_s, self.update_s)
         if not all(isfinite(value) and value >= 0 for value in (*times, self.publication_s)):
             raise ConfigError(f"costs: finite and not below 0, not {self}")
-
-
-NL2REPO_122B_COSTS = Costs(
-    training=ByGroups(groups_per_node_hour=2.5), into_training_s=8.52, out_of_training_s=3.46
-)
-"""Switching times as published; training fitted."""

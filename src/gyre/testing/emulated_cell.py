@@ -71,25 +71,8 @@ class ClaimCost:
 class EmulatedTrainer(Trainer):
     """A trainer that sleeps where it would compute; all else is real, and its sum stays zero."""
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        section: TrainerConfig,
-        objective: LossConfig,
-        optimizer: OptimizerConfig | None,
-        temperature: float = 1.0,
-        version: int = 0,
-        cost: ClaimCost | None = None,
-    ) -> None:
-        super().__init__(
-            network,
-            section=section,
-            objective=objective,
-            optimizer=optimizer,
-            temperature=temperature,
-            version=version,
-        )
+    def __init__(self, *given: Any, cost: ClaimCost | None = None, **settings: Any) -> None:
+        super().__init__(*given, **settings)
         self._cost = ClaimCost() if cost is None else cost
 
     def score(self, claim: Claim) -> tuple[Score, ...]:

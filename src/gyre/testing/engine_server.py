@@ -13,7 +13,7 @@ import os
 import socket
 from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,10 +22,13 @@ import msgspec
 import uvicorn
 from tokenizers import Tokenizer
 
+from gyre.net.http_server import Exchange, Receive, Scope, Send
 from gyre.testing.script import FastCoder, NoReply, Script, ScriptedAnswer, ScriptedModel
 from gyre.testing.scripted_engine import EngineFault, FaultKind
 
 DONE = b"data: [DONE]\n\n"
+MOST_BYTES, BODY_S = 2**28, 60.0
+"""Limits of a request's body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +223,6 @@ def _spans(versions: list[int]) -> list[dict[str, Any]]:
     return spans
 
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
 _FAULT = msgspec.json.Decoder(EngineFault | None)
 _FAULTS = msgspec.json.Decoder(list[EngineFault | None])
 
@@ -262,25 +261,26 @@ class ScriptedServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        path: str = scope["path"]
-        if path == self._wire.generate_path:
-            await self._generate(await _body(receive), receive, send)
-        elif path == "/abort_request":
-            self._abort(json.loads(await _body(receive)).get("rid", ""))
-            await _answer(send, 200, {})
-        elif path.startswith("/script/"):
-            await _answer(send, 200, await self._steer(path, await _body(receive)))
+        exchange = Exchange(scope, receive, send)
+        body = await exchange.body(most_bytes=MOST_BYTES, within_s=BODY_S)
+        if exchange.path == self._wire.generate_path:
+            await self._generate(body, exchange)
+        elif exchange.path == "/abort_request":
+            self._abort(json.loads(body).get("rid", ""))
+            await _answer(exchange, 200, {})
+        elif exchange.path.startswith("/script/"):
+            await _answer(exchange, 200, await self._steer(exchange.path, body))
         else:
-            await self._about(path, send)
+            await self._about(exchange)
 
-    async def _about(self, path: str, send: Send) -> None:
+    async def _about(self, exchange: Exchange) -> None:
         if self._fault is not None and self._fault.kind == "hang":
             await asyncio.Event().wait()
         answers = self._wire.about(self._version)
-        if path in answers:
-            await _answer(send, 200, answers[path])
+        if exchange.path in answers:
+            await _answer(exchange, 200, answers[exchange.path])
         else:
-            await _answer(send, 404, {"error": f"no path {path}"})
+            await _answer(exchange, 404, {"error": f"no path {exchange.path}"})
 
     async def _steer(self, path: str, body: bytes) -> Mapping[str, Any]:
         if path == "/script/fault":
@@ -302,37 +302,36 @@ class ScriptedServer:
             if rid and running.startswith(rid):
                 stop.set()
 
-    async def _generate(self, body: bytes, receive: Receive, send: Send) -> None:
+    async def _generate(self, body: bytes, exchange: Exchange) -> None:
         try:
             asked = self._wire.read(json.loads(body))
         except (KeyError, TypeError, ValueError) as error:
-            await _answer(send, 400, {"error": {"message": repr(error), "code": 400}})
+            await _answer(exchange, 400, {"error": {"message": repr(error), "code": 400}})
             return
         self._write(asked)
         fault = self._next_faults.popleft() if self._next_faults else self._fault
         if fault is not None and fault.kind == "refuse":
-            await _answer(send, fault.status, {"error": {"message": "refused by script"}})
+            await _answer(exchange, fault.status, {"error": {"message": "refused by script"}})
             return
         try:
             plan = self._model.plan(asked.input_ids, asked.max_tokens)
         except NoReply as error:
-            await _answer(send, 400, {"error": {"message": str(error), "code": 400}})
+            await _answer(exchange, 400, {"error": {"message": str(error), "code": 400}})
             return
-        await self._watched(asked, plan, fault, receive, send)
+        await self._watched(asked, plan, fault, exchange)
 
     async def _watched(
         self,
         asked: WireRequest,
         plan: ScriptedAnswer,
         fault: EngineFault | None,
-        receive: Receive,
-        send: Send,
+        exchange: Exchange,
     ) -> None:
         """Streams the answer until it ends, is aborted, or the client is gone."""
         stop = self._running[asked.id] = asyncio.Event()
-        watch = asyncio.create_task(_disconnected(receive, stop))
+        watch = asyncio.create_task(_stop_when_gone(exchange, stop))
         try:
-            await self._stream(asked, WireProgress(plan=plan), fault, stop, send)
+            await self._stream(asked, WireProgress(plan=plan), fault, stop, exchange)
         finally:
             watch.cancel()
             del self._running[asked.id]
@@ -347,26 +346,26 @@ class ScriptedServer:
         progress: WireProgress,
         fault: EngineFault | None,
         stop: asyncio.Event,
-        send: Send,
+        exchange: Exchange,
     ) -> None:
         plan = progress.plan
         kind = None if fault is None else fault.kind
         cuts = kind not in (None, "no logprobs", "echo")
         count = min(len(plan.ids), fault.after) if fault is not None and cuts else len(plan.ids)
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await exchange.start(200, b"text/event-stream")
         for start in range(0, count, self._chunk_tokens) or ([] if cuts else [0]):
             if await self._pause(stop):
-                await self._end(send, self._wire.event(asked, progress, start, "abort", None))
+                last = self._wire.event(asked, progress, start, "abort", None)
+                await exchange.write(last, last=True)
                 return
             end = min(start + self._chunk_tokens, count)
             progress.versions += [self._version] * (end - start)
             finish = plan.finish if end == count and not cuts else None
             quirk = None if cuts else kind
-            await _more(send, self._wire.event(asked, progress, start, finish, quirk))
+            await exchange.write(self._wire.event(asked, progress, start, finish, quirk))
         if cuts and fault is not None:
-            await self._fail(asked, progress, fault, stop, send)
-        await self._end(send, self._wire.tail(asked, progress))
+            await self._fail(asked, progress, fault, stop, exchange)
+        await exchange.write(self._wire.tail(asked, progress), last=True)
 
     async def _fail(
         self,
@@ -374,7 +373,7 @@ class ScriptedServer:
         progress: WireProgress,
         fault: EngineFault,
         stop: asyncio.Event,
-        send: Send,
+        exchange: Exchange,
     ) -> None:
         start = len(progress.versions)
         if fault.kind == "die":
@@ -385,11 +384,11 @@ class ScriptedServer:
                 self._changed.notify_all()
             await stop.wait()
         elif fault.kind == "abort":
-            await _more(send, self._wire.event(asked, progress, start, "abort", None))
+            await exchange.write(self._wire.event(asked, progress, start, "abort", None))
         else:
             end = min(start + self._chunk_tokens, len(progress.plan.ids))
             progress.versions += [self._version] * (end - start)
-            await _more(send, self._wire.event(asked, progress, start, None, fault.kind))
+            await exchange.write(self._wire.event(asked, progress, start, None, fault.kind))
 
     async def _pause(self, stop: asyncio.Event) -> bool:
         """Whether the request was stopped before the next tokens were due."""
@@ -400,9 +399,6 @@ class ScriptedServer:
             return False
         return True
 
-    async def _end(self, send: Send, last: bytes) -> None:
-        await send({"type": "http.response.body", "body": last, "more_body": False})
-
     def _write(self, asked: WireRequest) -> None:
         if self._log is not None:
             ids = memoryview(asked.input_ids).cast("i").tolist()
@@ -411,29 +407,13 @@ class ScriptedServer:
             os.write(self._log, json.dumps(line).encode() + b"\n")
 
 
-async def _disconnected(receive: Receive, stop: asyncio.Event) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _stop_when_gone(exchange: Exchange, stop: asyncio.Event) -> None:
+    await exchange.gone()
     stop.set()
 
 
-async def _body(receive: Receive) -> bytes:
-    pieces = []
-    while True:
-        message = await receive()
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(pieces)
-
-
-async def _answer(send: Send, status: int, data: object) -> None:
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(data).encode()})
-
-
-async def _more(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
+async def _answer(exchange: Exchange, status: int, data: object) -> None:
+    await exchange.answer(status, json.dumps(data).encode())
 
 
 def load_script(where: str) -> Script:

@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import Literal, Protocol
 from zlib import crc32
 
+from tokenizers import Tokenizer
+
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 Finish = Literal["stop", "length"]
 Where = Literal["anywhere", "system", "first user", "last user"]
@@ -31,25 +33,10 @@ class Coder(Protocol):
         ...
 
 
-class EncodedText(Protocol):
-    """What `tokenizers` returns from encode."""
-
-    @property
-    def ids(self) -> list[int]: ...
-
-
-class FastTokenizer(Protocol):
-    """The part of `tokenizers.Tokenizer` that a coder needs."""
-
-    def encode(self, sequence: str, *, add_special_tokens: bool) -> EncodedText: ...
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
-
-
 class FastCoder:
     """A coder over a `tokenizers.Tokenizer`."""
 
-    def __init__(self, tokenizer: FastTokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def encode(self, text: str) -> list[int]:

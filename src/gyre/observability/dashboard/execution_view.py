@@ -23,7 +23,6 @@ from gyre.observability.inspect.tree_layout import SelectionRule, tree_data
 from gyre.renderers.tokenizer import PackageTokenizer
 from gyre.rewards.command import OUTPUT_FILE as EVALUATION_FILE
 from gyre.rollout import facts
-from gyre.rollout import facts as outcome
 from gyre.rollout.spec import ORDER_FILE, ExecutionSpec, read_order
 from gyre.rollout.supervisor import OUTPUT_FILE
 from gyre.storage import call_log
@@ -232,7 +231,7 @@ def leavings(attempt: Path) -> Plain | None:
         "agent_s": order.agent_s,
         "overall_s": order.overall_s,
         "facts": [{"at": entry.at, "fact": type(entry.fact).__name__} for entry in entries],
-        **_outcome(outcome.read_outcome(attempt)),
+        **_outcome(facts.read_outcome(attempt)),
         "assessments": _assessments(entries),
         "output": _end_of(attempt / OUTPUT_FILE),
         "evaluation": _end_of(attempt / EVALUATION_FILE),

@@ -22,13 +22,13 @@ Mark = tuple[int, int, str, str | None]
 """How much of a run is known, and how it stands."""
 
 
-class FollowedRun:
+class FollowedRun(RunFollower[RunHistory]):
     """A run on the page, up to what its journal held when it was last looked at."""
 
     def __init__(self, place: Path, *, key: str, waits: bool = False) -> None:
         """`place` is a run's folder or a journal; one that `waits` may have no journal yet."""
+        super().__init__(place, RunHistory, waits=waits)
         self.key = key
-        self._followed = RunFollower(place, RunHistory, waits=waits)
         self._waits = waits
         self._asked_s: float | None = None
         self._has_writer = False
@@ -39,36 +39,20 @@ class FollowedRun:
         self.problem: str | None = None
         """Why no more entries are recorded."""
         self._changed = asyncio.Condition()
-        self._read = asyncio.Event()
-
-    @property
-    def place(self) -> Path:
-        return self._followed.place
-
-    @property
-    def folder(self) -> Path | None:
-        """Where its call logs are; None of a journal alone."""
-        return self._followed.folder
-
-    @property
-    def name(self) -> str:
-        return self._followed.name
+        self._was_read = asyncio.Event()
 
     @property
     def seed(self) -> int | None:
-        header = self._followed.header
-        return None if header is None else header.seed
+        return None if self.header is None else self.header.seed
 
     @property
     def started_at(self) -> float | None:
         """Seconds of the calendar."""
-        header = self._followed.header
-        return None if header is None else header.started_at
+        return None if self.header is None else self.header.started_at
 
     @property
     def is_simulated(self) -> bool:
-        header = self._followed.header
-        return header is not None and header.notes.get("simulated") is True
+        return self.header is not None and self.header.notes.get("simulated") is True
 
     @property
     def state(self) -> str:
@@ -81,7 +65,7 @@ class FollowedRun:
     @property
     def mark(self) -> Mark:
         """Another one whenever there is something new."""
-        return (self._followed.generation, self.sequence, self.state, self.problem)
+        return (self.generation, self.sequence, self.state, self.problem)
 
     @property
     def ended(self) -> str | None:
@@ -105,7 +89,7 @@ class FollowedRun:
 
     async def wait_read(self) -> None:
         """Returns when all that the journal held at first is recorded."""
-        await self._read.wait()
+        await self._was_read.wait()
 
     async def wait_news(self, mark: Mark) -> None:
         """Returns when there is something that was not there at the mark."""
@@ -127,7 +111,7 @@ class FollowedRun:
                 await self._take_news()
             except (ConfigError, LogDamaged, InternalError) as error:
                 self.problem = str(error)
-        self._read.set()
+        self._was_read.set()
         if before != self.mark:
             async with self._changed:
                 self._changed.notify_all()
@@ -136,14 +120,14 @@ class FollowedRun:
         now = time.monotonic()
         if self._asked_s is None or now - self._asked_s >= ALIVE_S:
             self._asked_s = now
-            self._has_writer = self._followed.writer() is not None
+            self._has_writer = self.writer() is not None
 
     async def _take_news(self) -> None:
-        if self._waits and not self._followed.path.exists():
+        if self._waits and not self.path.exists():
             return
         self._waits = False
-        entries = await asyncio.to_thread(self._followed.read)
-        run = self._followed.current()
+        entries = await asyncio.to_thread(self.read)
+        run = self.current()
         if run is None:
             return
         if run is not self.history:

@@ -27,11 +27,10 @@ from gyre.observability.dashboard.series import (
     thinned,
     window,
 )
+from gyre.observability.history.cells import at_of
 from gyre.observability.history.run import RunCounts, RunHistory, supply
 from gyre.observability.resource_use import OTHERS, ROLES, RoleUsage, UsageSample, added
 from gyre.types.outcomes import Ending
-
-_at: Callable[[RunCounts], float] = attrgetter("at_s")
 
 
 def water(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
@@ -49,7 +48,7 @@ def supplies(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """Ready groups against what a cell's entering asks for, and how long that has held."""
     shape = history.shape
     values: dict[str, Callable[[RunCounts], Any]] = {
-        "at_s": _at,
+        "at_s": at_of,
         "supply": lambda one: supply(one, shape),
         "ready": attrgetter("ready"),
         "needed": lambda one: shape.groups_per_batch - one.assigned,
@@ -73,25 +72,26 @@ def groups(history: RunHistory, view: ViewWindow) -> dict[str, list[Any]]:
     """Outstanding groups by how far they are."""
     rows = _levels(history, view, attrgetter("running_groups"), attrgetter("ready"))
     states = {name: attrgetter(f"{name}_groups") for name in ("queued", "running", "assessing")}
-    return columns(rows, {"at_s": _at} | states | named("ready", "assigned"))
+    return columns(rows, {"at_s": at_of} | states | named("ready", "assigned"))
 
 
 def _levels(
     history: RunHistory, view: ViewWindow, *values: Callable[[RunCounts], float]
 ) -> list[RunCounts]:
-    inside = window(history.levels, _at, since_s=view.from_s, until_s=view.to_s)
-    return thinned(inside, _at, values, most=view.points)
-
-
-_use_at = attrgetter("at_s")
+    inside = window(history.levels, at_of, since_s=view.from_s, until_s=view.to_s)
+    return thinned(inside, at_of, values, most=view.points)
 
 
 def use(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     """What was measured in the window: over time, and in sum for each cell and role."""
-    first = bisect_right(history.uses, view.from_s, key=_use_at)
-    rows = history.uses[first : bisect_right(history.uses, view.to_s, key=_use_at)]
+    first = bisect_right(history.uses, view.from_s, key=at_of)
+    rows = history.uses[first : bisect_right(history.uses, view.to_s, key=at_of)]
     num_cells = history.shape.num_cells
-    summed = _summed(rows)
+    measured = {cell for row in rows for cell in row.cells}
+    summed = {
+        cell: added(row.cells[cell] for row in rows if cell in row.cells)
+        for cell in sorted(measured)
+    }
     return {
         "roles": list(ROLES),
         "others": list(OTHERS),
@@ -112,7 +112,7 @@ def use(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
 
 def latest(history: RunHistory, at_s: float) -> dict[str, Any] | None:
     """The last measurement before a moment; None where there was none."""
-    place = bisect_right(history.uses, at_s, key=_use_at)
+    place = bisect_right(history.uses, at_s, key=at_of)
     if not place:
         return None
     last = history.uses[place - 1]
@@ -125,7 +125,7 @@ def latest(history: RunHistory, at_s: float) -> dict[str, Any] | None:
 
 
 def _over_time(rows: Sequence[UsageSample], *, most: int) -> dict[str, Any]:
-    kept = thinned(rows, _use_at, [attrgetter("all_cores")], most=most)
+    kept = thinned(rows, at_of, [attrgetter("all_cores")], most=most)
     return {
         "from_s": [sample.from_s for sample in kept],
         "at_s": [sample.at_s for sample in kept],
@@ -134,21 +134,9 @@ def _over_time(rows: Sequence[UsageSample], *, most: int) -> dict[str, Any]:
     }
 
 
-def _summed(rows: Sequence[UsageSample]) -> dict[int, dict[str, RoleUsage]]:
-    cells = sorted({cell for row in rows for cell in row.cells})
-    return {cell: added(row.cells[cell] for row in rows if cell in row.cells) for cell in cells}
-
-
 def _plain(parts: Mapping[str, RoleUsage]) -> dict[str, dict[str, float | None]]:
-    return {
-        role: {
-            "seconds": part.seconds,
-            "cpu_s": part.cpu_s,
-            "cores": part.cores,
-            "busy": part.busy,
-        }
-        for role, part in parts.items()
-    }
+    names = ("seconds", "cpu_s", "cores", "busy")
+    return {role: {name: getattr(part, name) for name in names} for role, part in parts.items()}
 
 
 def _beside(rows: Sequence[UsageSample], who: str) -> dict[str, float | None]:

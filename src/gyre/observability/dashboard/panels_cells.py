@@ -4,14 +4,13 @@ Rule 1: the causes of a cell sum to all of its time, in every slice of it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
 from gyre.observability.dashboard.series import ViewWindow, columns
-from gyre.observability.history.cells import CellSpan, TimedTransition
+from gyre.observability.history.cells import CellSpan, TimedTransition, mean_phases
 from gyre.observability.history.run import RunHistory
 from gyre.scheduler.cells import CellState
 from gyre.types.ids import CORE
@@ -235,15 +234,7 @@ def transitions(history: RunHistory, view: ViewWindow) -> dict[str, Any]:
     return {
         "rows": columns(rows[-view.points :], values),
         "phases": {
-            "into": _phases(row for row in rows if row.fact.into_training),
-            "home": _phases(row for row in rows if not row.fact.into_training),
+            "into": mean_phases(row for row in rows if row.fact.into_training),
+            "home": mean_phases(row for row in rows if not row.fact.into_training),
         },
     }
-
-
-def _phases(rows: Iterable[TimedTransition]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        for phase, seconds in row.fact.phases.items():
-            found.setdefault(phase, []).append(seconds)
-    return {phase: fmean(seconds) for phase, seconds in found.items()}

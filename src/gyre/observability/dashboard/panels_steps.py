@@ -55,28 +55,20 @@ def _inside(part: str, name: str) -> Callable[[StepRecord], Any]:
     return value
 
 
+def _named_inside(part: str, *names: str) -> dict[str, Callable[[StepRecord], Any]]:
+    return {name: _inside(part, name) for name in names}
+
+
 STEP: dict[str, Callable[[StepRecord], Any]] = {
     "step": attrgetter("number"),
     **named("at_s", "took_s", "staleness", "num_training", "num_void", "claim_s"),
-    **{name: _inside("made", name) for name in ("reward", "loss", "gradient_norm", "is_clipped")},
+    **_named_inside("made", "reward", "loss", "gradient_norm", "is_clipped"),
     "num_claims": lambda one: None if one.made is None else sum(one.made.claims.values()),
     "reduce_s": _inside("made", "reduce_s"),
     "update_s": _inside("made", "step_s"),
-    **{
-        name: _inside("packed", name)
-        for name in ("trajectories", "tokens", "row_tokens", "targets")
-    },
-    **{
-        name: _inside("objective", name)
-        for name in (
-            "mean_ratio",
-            "capped",
-            "raised_clipped",
-            "lowered_clipped",
-            "clipped",
-            "max_gap",
-        )
-    },
+    **_named_inside("packed", "trajectories", "tokens", "row_tokens", "targets"),
+    **_named_inside("objective", "mean_ratio", "capped", "raised_clipped", "lowered_clipped"),
+    **_named_inside("objective", "clipped", "max_gap"),
 }
 """Columns of the panel of steps."""
 

@@ -50,16 +50,8 @@ def histogram(
     """Counts by kind in bins of one width, a round one, beside what is said of all values."""
     found = sorted(values)
     if not found:
-        return {
-            "edges": [],
-            "counts": {},
-            "is_open": False,
-            "num": 0,
-            "mean": None,
-            "median": None,
-            "p95": None,
-            "max": None,
-        }
+        nothing = dict.fromkeys(("mean", "median", "p95", "max"))
+        return {"edges": [], "counts": {}, "is_open": False, "num": 0} | nothing
     sizes = [size for size, _ in found]
     width = rounded(quantile(sizes, ALMOST_ALL) / (BINS - 1))
     num_bins = min(BINS, floor(sizes[-1] / width) + 1)

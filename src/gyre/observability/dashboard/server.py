@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -359,9 +359,7 @@ def show(
 async def _show(runs: dict[str, FollowedRun], port: int, on_start: Callable[[str], None]) -> None:
     key = secrets.token_urlsafe(24)
     page = DashboardServer(runs, key=key, trees=RunTrees)
-    with ExitStack() as stack:
-        on = listener(HOST, port)
-        stack.callback(on.close)
+    with closing(listener(HOST, port)) as on:
         link = f"http://{HOST}:{on.getsockname()[1]}/?key={key}"
         async with asyncio.TaskGroup() as group:
             following = [group.create_task(run.follow()) for run in runs.values()]

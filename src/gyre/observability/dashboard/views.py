@@ -1,8 +1,10 @@
 """A moment, the news, the table of executions."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import Any, TypeAlias, TypeVar
 
 from gyre.observability.dashboard.panels import latest
 from gyre.observability.history.executions import EvaluationRecord, ExecutionRecord
@@ -14,6 +16,7 @@ from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.groups import MemberStage, Phase
 from gyre.scheduler.policies import Boundary, Elastic
+from gyre.simulator.timeline import placement_name
 from gyre.types.ids import CORE
 from gyre.types.outcomes import Ending, Outcome
 from gyre.types.run_events import CheckpointMade, EvaluationRound, WeightsPublished
@@ -38,7 +41,6 @@ class ListingQuery:
 
 
 One: TypeAlias = ExecutionRecord | EvaluationRecord
-_LAST = float("inf")
 
 ORDERS: dict[str, Callable[[One, float], tuple[Any, ...]]] = {
     "group": lambda one, at_s: (),
@@ -149,7 +151,7 @@ def _ran_s(one: One, at_s: float) -> float:
 
 def _score(one: One, at_s: float) -> float:
     has_one = one.score is not None and _outcome(one, at_s) is not None
-    return one.score if has_one and one.score is not None else _LAST
+    return one.score if has_one and one.score is not None else float("inf")
 
 
 _JOINED = (CellState.ENTERING, CellState.TRAINING)
@@ -173,7 +175,7 @@ def plain_shape(shape: SchedulerConfig) -> dict[str, Any]:
         "depth": None if isinstance(dispatch, Boundary) else dispatch.depth,
         "dispatch": "boundary" if is_boundary else "continuous",
         "steps": shape.steps,
-        "placement": type(placement).__name__.lower(),
+        "placement": placement_name(placement),
         "is_streaming": placement.streaming,
         "cells_serve": placement.cells_serve,
         "supply_groups": shape.supply_groups,
@@ -300,39 +302,33 @@ def _unsupplied(
 
 
 MOST_LINES = 50
+New = TypeVar("New")
 
 
-@dataclass(slots=True)
 class NewsCursor:
     """How much of a run one page has been sent."""
 
-    steps: int = 0
-    publications: int = 0
-    checkpoints: int = 0
-    rounds: int = 0
-    faults: int = 0
+    def __init__(self) -> None:
+        self._sent: Counter[str] = Counter()
 
     def lines(self, history: RunHistory) -> list[dict[str, Any]]:
         """In order of time, the last of them where there are many."""
-        found = sorted(self._found(history), key=lambda pair: pair[0])
-        self.steps = len(history.steps.rows)
-        self.publications = len(history.steps.publications)
-        self.checkpoints = len(history.steps.checkpoints)
-        self.rounds = len(history.steps.rounds)
-        self.faults = len(history.faults.rows)
+        steps = history.steps
+        found = [
+            *((row.at_s, _step(row)) for row in self._new("steps", steps.rows)),
+            *((row.at_s, _published(row.fact)) for row in self._new("weights", steps.publications)),
+            *((row.at_s, _kept(row.fact)) for row in self._new("checkpoints", steps.checkpoints)),
+            *((row.at_s, _scored(row.fact)) for row in self._new("rounds", steps.rounds)),
+            *((row.at_s, row.text) for row in self._new("faults", history.faults.rows)),
+        ]
+        found.sort(key=itemgetter(0))
         return [{"at_s": at_s, "text": text} for at_s, text in found[-MOST_LINES:]]
 
-    def _found(self, history: RunHistory) -> Iterator[tuple[float, str]]:
-        for step in history.steps.rows[self.steps :]:
-            yield step.at_s, _step(step)
-        for publication in history.steps.publications[self.publications :]:
-            yield publication.at_s, _published(publication.fact)
-        for checkpoint in history.steps.checkpoints[self.checkpoints :]:
-            yield checkpoint.at_s, _kept(checkpoint.fact)
-        for evaluation_round in history.steps.rounds[self.rounds :]:
-            yield evaluation_round.at_s, _scored(evaluation_round.fact)
-        for fault in history.faults.rows[self.faults :]:
-            yield fault.at_s, fault.text
+    def _new(self, kind: str, rows: Sequence[New]) -> Sequence[New]:
+        """Those that were not sent; they count as sent from now on."""
+        new = rows[self._sent[kind] :]
+        self._sent[kind] = len(rows)
+        return new
 
 
 def _step(step: StepRecord) -> str:

@@ -1,9 +1,12 @@
 """Cells and engines over time."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import attrgetter
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import (
@@ -16,6 +19,9 @@ from gyre.scheduler.messages import (
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.ids import CORE, EngineId
 from gyre.types.run_events import ClaimTrained, StepMade, TransitionTimed
+
+at_of: Callable[[Any], float] = attrgetter("at_s")
+"""The time of a row, by which rows are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,15 @@ class TimedTransition(NamedTuple):
     fact: TransitionTimed
 
 
+def mean_phases(timed: Iterable[TimedTransition]) -> dict[str, float]:
+    """Mean seconds by phase, in the order in which they come."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    for transition in timed:
+        for phase, seconds in transition.fact.phases.items():
+            spent[phase].append(seconds)
+    return {phase: fmean(each) for phase, each in spent.items()}
+
+
 class FleetStates:
     """What every cell did over time, and whether standalone engines served."""
 
@@ -168,7 +183,7 @@ class FleetStates:
     def spans(self, engine: int, since_s: float, until_s: float) -> Iterator[CellSpan]:
         """States of a window without gaps."""
         changes = self.changes[engine]
-        first = max(0, bisect_right(changes, since_s, key=_at) - 1)
+        first = max(0, bisect_right(changes, since_s, key=at_of) - 1)
         for at in range(first, len(changes)):
             one = changes[at]
             end_s = changes[at + 1].at_s if at + 1 < len(changes) else until_s
@@ -180,7 +195,7 @@ class FleetStates:
 
     def change_at(self, engine: int, at_s: float) -> CellStateChange:
         changes = self.changes[engine]
-        return changes[max(1, bisect_right(changes, at_s, key=_at)) - 1]
+        return changes[max(1, bisect_right(changes, at_s, key=at_of)) - 1]
 
 
 class FleetLoad:
@@ -254,8 +269,4 @@ class FleetLoad:
 
     def _seats_at(self, engine: int, at_s: float) -> EngineOccupancy:
         seats = self.seats[engine]
-        return seats[max(1, bisect_right(seats, at_s, key=_at)) - 1]
-
-
-def _at(row: CellStateChange | EngineOccupancy) -> float:
-    return row.at_s
+        return seats[max(1, bisect_right(seats, at_s, key=at_of)) - 1]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gyre.observability.history.cells import at_of
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     AdmitGroup,
@@ -26,9 +27,30 @@ from gyre.types.outcomes import Ending, Outcome
 from gyre.types.run_events import EvaluationScored, ExecutionRelaunched, GroupDrawn, RewardGiven
 
 
+@dataclass(slots=True, kw_only=True)
+class AnyExecution:
+    """What became of an execution, and when."""
+
+    engine: int | None = None
+    """Where its calls go, or went last."""
+    launched_s: float | None = None
+    ended_s: float | None = None
+    ending: Ending | None = None
+    closed_s: float | None = None
+    outcome: Outcome | None = None
+    score: float | None = None
+
+    @property
+    def ran_s(self) -> float | None:
+        """From launch to termination."""
+        if self.launched_s is None or self.ended_s is None:
+            return None
+        return self.ended_s - self.launched_s
+
+
 @dataclass(slots=True)
-class EvaluationRecord:
-    """One execution of a held-out task."""
+class EvaluationRecord(AnyExecution):
+    """One execution of a held-out task; journals say what it closed as, and not how it ended."""
 
     number: int
     asked_s: float
@@ -38,27 +60,12 @@ class EvaluationRecord:
     """None until it is scored; one that was stopped begins anew under another name."""
     task: str | None = None
     """None until it is scored."""
-    engine: int | None = None
-    launched_s: float | None = None
-    ended_s: float | None = None
-    ending: Ending | None = None
-    """Always: journals do not say how they ended, only what they closed as."""
-    closed_s: float | None = None
-    outcome: Outcome | None = None
-    score: float | None = None
     versions: tuple[int, ...] = ()
     """Those that sampled its tokens."""
 
     @property
     def name(self) -> str:
         return self.execution or evaluation_name(self.number)
-
-    @property
-    def ran_s(self) -> float | None:
-        """From launch to termination."""
-        if self.launched_s is None or self.ended_s is None:
-            return None
-        return self.ended_s - self.launched_s
 
 
 class HeldOutHistory:
@@ -101,28 +108,13 @@ class HeldOutHistory:
 
 
 @dataclass(slots=True)
-class ExecutionRecord:
+class ExecutionRecord(AnyExecution):
     """One execution of a group."""
 
     group: int
     member: int
     name: str | None = None
     """None in a journal without run events."""
-    engine: int | None = None
-    """Where its calls go, or went last."""
-    launched_s: float | None = None
-    ended_s: float | None = None
-    ending: Ending | None = None
-    closed_s: float | None = None
-    outcome: Outcome | None = None
-    score: float | None = None
-
-    @property
-    def ran_s(self) -> float | None:
-        """From launch to termination."""
-        if self.launched_s is None or self.ended_s is None:
-            return None
-        return self.ended_s - self.launched_s
 
 
 @dataclass(slots=True)
@@ -214,7 +206,8 @@ class ExecutionHistory:
             case LaunchExecution(group=group, member=member, engine=engine):
                 attempt = self.attempt(group, member)
                 attempt.launched_s, attempt.engine = now, engine
-                self._launch(self.queries[group])
+                self.queries[group].num_launched += 1
+                self._note_begin(self.queries[group])
             case EnterTraining(moves=moves) | MoveExecutions(moves=moves):
                 for move in moves:
                     self.attempt(move.group, move.member).engine = move.engine
@@ -241,12 +234,6 @@ class ExecutionHistory:
     def _knows(self, group: int, member: int = 0) -> bool:
         return 0 <= group < len(self.queries) and 0 <= member < self.shape.group_size
 
-    def _launch(self, query: GroupRecord) -> None:
-        query.num_launched += 1
-        if query.num_launched == 1 and query.num_ended == 0:
-            self.states.queued -= 1
-            self.states.running += 1
-
     def _end(self, now: float, attempt: ExecutionRecord, ending: Ending) -> None:
         if attempt.ended_s is not None:
             return
@@ -256,11 +243,15 @@ class ExecutionHistory:
             self.executions.append(ExecutionDuration(now, attempt.ran_s, ending))
         query = self.queries[attempt.group]
         query.num_ended += 1
-        if query.num_ended == 1 and query.num_launched == 0:
-            self.states.queued -= 1
-            self.states.running += 1
+        self._note_begin(query)
         if query.num_ended == self.shape.group_size:
             self._all_ended(now, query)
+
+    def _note_begin(self, query: GroupRecord) -> None:
+        """Its first execution was launched, or ended without a launch."""
+        if query.num_launched + query.num_ended == 1:
+            self.states.queued -= 1
+            self.states.running += 1
 
     def _all_ended(self, now: float, query: GroupRecord) -> None:
         self.states.running -= 1
@@ -306,10 +297,5 @@ class ExecutionHistory:
         self, rows: list[ExecutionDuration], at_s: float, *, since_s: float = 0.0
     ) -> Iterator[ExecutionDuration]:
         """Rows of a window of time."""
-        first = bisect_right(rows, since_s, key=_at) if since_s > 0 else 0
-        for at in range(first, bisect_right(rows, at_s, key=_at)):
-            yield rows[at]
-
-
-def _at(row: ExecutionDuration) -> float:
-    return row.at_s
+        first = bisect_right(rows, since_s, key=at_of) if since_s > 0 else 0
+        yield from rows[first : bisect_right(rows, at_s, key=at_of)]

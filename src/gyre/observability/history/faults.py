@@ -60,9 +60,7 @@ class FaultHistory:
         """An event that the scheduler has handled; an engine that is not fenced was not missed."""
         match event:
             case CellDied(cell=cell):
-                self._break(
-                    "cell died", cell, RunFault(now, "cell died", f"cell {cell} died", cell)
-                )
+                self._break(cell, RunFault(now, "cell died", f"cell {cell} died", cell))
             case CellRecovered(cell=cell):
                 self._mend(now, "cell died", cell)
                 self._mend(now, "engine lost", cell)
@@ -97,14 +95,12 @@ class FaultHistory:
         if is_cell and scheduler.cells.state(CellId(engine)) is not CellState.FENCED:
             return
         if not scheduler.engines.is_ready(engine):
-            fault = RunFault(
-                now, "engine lost", text, int(engine) if is_cell else None, int(engine)
-            )
-            self._break("engine lost", engine, fault)
+            cell = int(engine) if is_cell else None
+            self._break(engine, RunFault(now, "engine lost", text, cell, int(engine)))
 
-    def _break(self, kind: str, who: int, fault: RunFault) -> None:
-        if (kind, who) not in self._open:
-            self._open[kind, who] = fault
+    def _break(self, who: int, fault: RunFault) -> None:
+        if (fault.kind, who) not in self._open:
+            self._open[fault.kind, who] = fault
             self.rows.append(fault)
 
     def _mend(self, now: float, kind: str, who: int) -> None:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gyre.observability.history.cells import FleetLoad
+from gyre.observability.history.cells import FleetLoad, at_of
 from gyre.observability.history.executions import ExecutionHistory, HeldOutHistory
 from gyre.observability.history.state import Publication, RunState
 from gyre.observability.resource_use import UsageSample
@@ -74,10 +74,10 @@ class RunHistory(RunState):
 
     def num_levels(self, at_s: float) -> int:
         """Rows up to a moment; there is one from the beginning."""
-        return max(1, bisect_right(self.levels, at_s, key=_at))
+        return max(1, bisect_right(self.levels, at_s, key=at_of))
 
     def publications_until(self, at_s: float) -> list[Publication]:
-        return self.publications[: bisect_right(self.publications, at_s, key=_at)]
+        return self.publications[: bisect_right(self.publications, at_s, key=at_of)]
 
     def _record_event(self, now: float, event: Event) -> Sequence[Command]:
         commands = super()._record_event(now, event)
@@ -141,7 +141,3 @@ class RunHistory(RunState):
 def supply(level: RunCounts, shape: SchedulerConfig) -> int:
     """Ready groups, as far as the batch has use for them (SPEC 2.1)."""
     return rules.supply(ready=level.ready, needed=shape.groups_per_batch - level.assigned)
-
-
-def _at(row: RunCounts | Publication) -> float:
-    return row.at_s

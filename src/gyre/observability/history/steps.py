@@ -2,9 +2,11 @@
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from gyre.observability.history.cells import at_of
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.scheduler import Scheduler
 from gyre.scheduler.staleness import Identity
@@ -148,7 +150,7 @@ class StepHistory:
                 identity=scheduler.staleness.identity(version),
                 made=made,
                 packed=_packed(packed) if packed else None,
-                objective=_objective(claims) if claims else None,
+                objective=loss_totals(claims) if claims else None,
                 claim_s=sum(claim.seconds for claim in claims) if claims else None,
             )
         )
@@ -170,7 +172,7 @@ class StepHistory:
     def left_s(self, at_s: float) -> float | None:
         """From then until the last step, if all that are left take the mean time; None if that is
         unknown."""
-        taken = bisect_right(self.rows, at_s, key=_at)
+        taken = bisect_right(self.rows, at_s, key=at_of)
         if self._shape.steps is None or not taken:
             return None
         last_s = self.rows[taken - 1].at_s
@@ -179,16 +181,12 @@ class StepHistory:
         return max(0.0, (self._shape.steps - taken) * step_s - min(at_s - last_s, step_s))
 
     def until(self, at_s: float) -> list[StepRecord]:
-        return self.rows[: bisect_right(self.rows, at_s, key=_at)]
+        return self.rows[: bisect_right(self.rows, at_s, key=at_of)]
 
 
 def until(rows: list[TimedFact[Fact]], at_s: float) -> list[TimedFact[Fact]]:
     """Those up to a moment."""
-    return rows[: bisect_right(rows, at_s, key=_at)]
-
-
-def _at(row: StepRecord | TimedFact[Any]) -> float:
-    return row.at_s
+    return rows[: bisect_right(rows, at_s, key=at_of)]
 
 
 def _packed(groups: list[GroupPacked]) -> PackTotals:
@@ -200,7 +198,7 @@ def _packed(groups: list[GroupPacked]) -> PackTotals:
     )
 
 
-def _objective(claims: list[ClaimTrained]) -> LossTotals:
+def loss_totals(claims: Iterable[ClaimTrained]) -> LossTotals:
     measures = [claim.measures for claim in claims]
     targets = sum(measure.num_targets for measure in measures)
     raised = sum(measure.num_raised for measure in measures)
@@ -209,14 +207,15 @@ def _objective(claims: list[ClaimTrained]) -> LossTotals:
     gaps = [measure.max_gap for measure in measures if measure.max_gap is not None]
     return LossTotals(
         num_targets=targets,
-        mean_ratio=_part(sum(measure.sum_ratio for measure in measures), targets),
-        capped=_part(sum(measure.num_capped for measure in measures), targets),
-        raised_clipped=_part(sum(measure.num_raised_clipped for measure in measures), raised),
-        lowered_clipped=_part(sum(measure.num_lowered_clipped for measure in measures), lowered),
-        clipped=_part(clipped, targets),
+        mean_ratio=part_of(sum(measure.sum_ratio for measure in measures), targets),
+        capped=part_of(sum(measure.num_capped for measure in measures), targets),
+        raised_clipped=part_of(sum(measure.num_raised_clipped for measure in measures), raised),
+        lowered_clipped=part_of(sum(measure.num_lowered_clipped for measure in measures), lowered),
+        clipped=part_of(clipped, targets),
         max_gap=max(gaps, default=None),
     )
 
 
-def _part(part: float, whole: int) -> float | None:
+def part_of(part: float, whole: int) -> float | None:
+    """None of nothing."""
     return part / whole if whole else None

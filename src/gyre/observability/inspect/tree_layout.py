@@ -1,11 +1,11 @@
 """A tree as chains and branches."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gyre.observability.inspect.tree_summary import CallShare, shares, summary
+from gyre.observability.inspect.tree_summary import CallShare, oddities, shares, summary
 from gyre.trajectory.loading import LoadedExecution
 from gyre.trajectory.selection import Trajectory, counts, generator, select_trajectories
 from gyre.trajectory.tree import CallNode, Tree
@@ -242,7 +242,7 @@ class _Boxes:
             "is_committed": first.committed is not None,
             "finish": last.finish,
             "cut": last.cut,
-            "flags": _flags(chain),
+            "flags": oddities(chain.calls),
             "num_messages": len(own),
             "path_messages": self._tree.segments[last.segment].depth,
             "shared_tokens": chain.shared_tokens + brought,
@@ -253,7 +253,7 @@ class _Boxes:
             "draws": sorted({trained.draw for trained in taken}),
             "is_leaf": last.id in self._leaves,
             "drawn": self._places.get(last.id),
-            "versions": sorted(_versions(chain)),
+            "versions": sorted({version for node in chain.calls for version in versions(node)}),
             "engines": sorted({span.engine for node in chain.calls for span in node.spans}),
             "tools": dict(
                 Counter(call.name for node in chain.calls for call in node.message.calls)
@@ -283,16 +283,6 @@ def quoted(message: Message) -> str:
     text = " ".join(message.text.split()) or " ".join((message.reasoning or "").split())
     text = text or ", ".join(f"{call.name} {call.arguments}" for call in message.calls)
     return text if len(text) <= QUOTE_CHARS else f"{text[: QUOTE_CHARS - 1]}…"
-
-
-def _flags(chain: Chain) -> dict[str, int]:
-    odd = Counter(flag for node in chain.calls for flag in node.flags)
-    odd["ambiguous"] = sum(node.ambiguous for node in chain.calls)
-    return {flag: count for flag, count in odd.items() if count}
-
-
-def _versions(chain: Chain) -> Iterator[int]:
-    return iter({version for node in chain.calls for version in versions(node)})
 
 
 def versions(node: CallNode) -> list[int]:

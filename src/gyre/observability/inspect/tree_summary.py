@@ -1,7 +1,7 @@
 """An execution in numbers."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -155,6 +155,13 @@ def _trainable(tree: Tree) -> int:
         for call, kept in counts(tree, leaf).items():
             most[call] = max(kept, most.get(call, 0))
     return sum(most.values())
+
+
+def oddities(calls: Sequence[CallNode]) -> dict[str, int]:
+    """What is odd about calls, and about how many of them."""
+    odd = Counter(flag for node in calls for flag in node.flags)
+    odd["ambiguous"] = sum(node.ambiguous for node in calls)
+    return {flag: count for flag, count in odd.items() if count}
 
 
 def _counted(words: Iterable[str]) -> dict[str, int]:

@@ -1,6 +1,5 @@
 """An execution's tree as lines of text: a header, chains of calls, forks with their reasons."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,13 +10,14 @@ from gyre.observability.inspect.tree_summary import (
     Candidate,
     TreeSummary,
     candidates,
+    oddities,
     summary,
 )
 from gyre.observability.terminal.colors import Line, Piece, Style, columns, cut, printed, safe
 from gyre.trajectory.tree import CallNode, Tree
 from gyre.types.call_records import CallRole
 from gyre.types.conversation import Message
-from gyre.types.ids import ExecutionId, SegmentId
+from gyre.types.ids import ExecutionId
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -130,7 +130,8 @@ def _trunk(
     """A column of chains; sides leave it with a branch, and it goes on below them."""
     graph = first
     for number, chain in enumerate(trunk, start=1):
-        yield _Row(graph=graph + _mark(chain.calls[0]), cells=_cells(chain))
+        mark = "○ " if chain.calls[0].committed is None else "● "
+        yield _Row(graph=graph + mark, cells=_cells(chain))
         goes_on = number < len(trunk) or bool(chain.sides)
         if view.text:
             below = rest + ("│ " if goes_on else "  ")
@@ -138,10 +139,6 @@ def _trunk(
         for side in chain.sides:
             yield from _trunk(tree, side, view, first=f"{rest}├─", rest=f"{rest}│ ")
         graph = rest
-
-
-def _mark(node: CallNode) -> str:
-    return "○ " if node.committed is None else "● "
 
 
 def _cells(chain: Chain) -> tuple[Piece, ...]:
@@ -175,11 +172,8 @@ def _notes(calls: Sequence[CallNode]) -> Iterator[str]:
         yield f"{last.cut:,} of {last.num_output:,} tokens came back"
     if last.finish not in ("stop", "tool_calls"):
         yield f"ended by {safe(last.finish)}"
-    odd = Counter(flag for node in calls for flag in node.flags)
-    odd["ambiguous"] = sum(node.ambiguous for node in calls)
-    for flag, count in odd.items():
-        if count:
-            yield safe(flag) if count == len(calls) == 1 else f"{count:,} {safe(flag)}"
+    for flag, count in oddities(calls).items():
+        yield safe(flag) if count == len(calls) == 1 else f"{count:,} {safe(flag)}"
 
 
 def _aligned(rows: Sequence[_Row]) -> Iterator[Line]:
@@ -221,15 +215,9 @@ def _texts(tree: Tree, chain: Chain, view: TreeViewOptions) -> Iterator[tuple[Pi
     for node, share in zip(chain.calls, chain.shares, strict=True):
         if view.decode is not None:
             for segment in share.segments[:-1]:
-                yield _quoted(
-                    node, tree.segments[segment].label, _text_of(tree, segment, view.decode), view
-                )
+                text = view.decode(tree.tokens(segment)[:TEXT_TOKENS].tolist())
+                yield _quoted(node, tree.segments[segment].label, text, view)
         yield _quoted(node, "reply", said(node.message), view)
-
-
-def _text_of(tree: Tree, segment: SegmentId, decode: Decode) -> str:
-    ids = tree.tokens(segment)[:TEXT_TOKENS].tolist()
-    return decode(ids)
 
 
 def said(message: Message) -> str:

@@ -19,13 +19,14 @@ from gyre.observability.report.model import (
     took,
 )
 from gyre.observability.report.plotting import (
-    FAINT,
     GROUND,
-    figure,
+    bars_of,
     filled,
     from_zero,
     legend,
+    note,
     percent,
+    stacked,
     time_axes,
 )
 from gyre.observability.terminal.colors import colour
@@ -62,14 +63,15 @@ def _rows(run: ReportRun) -> list[tuple[str, list[list[Any]], float | None]]:
     ]
 
 
-def _rows_in(run: ReportRun) -> float:
-    return min(MOST_ROWS_IN, max(LEAST_ROWS_IN, ROW_IN * len(_rows(run))))
+def _named(found: Mapping[str, Any], key: str) -> Iterator[tuple[str, Any]]:
+    """What each cell, and then each standalone engine, has under a key."""
+    yield from ((f"cell {cell['cell']}", cell[key]) for cell in found["cells"])
+    yield from ((f"engine {engine['engine']}", engine[key]) for engine in found["engines"])
 
 
 def _timeline(runs: Sequence[ReportRun]) -> Figure:
-    heights = [_rows_in(run) for run in runs]
-    made = figure(sum(heights) + 0.55 * len(runs) + 0.5)
-    grid = list(made.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0])
+    heights = [min(MOST_ROWS_IN, max(LEAST_ROWS_IN, ROW_IN * len(_rows(run)))) for run in runs]
+    made, grid = stacked(heights, beside_in=0.55 * len(runs) + 0.5)
     units = time_axes(grid, [run.end_s for run in runs])
     for axes, run, unit_s in zip(grid, runs, units, strict=True):
         _roles(axes, run, unit_s)
@@ -84,23 +86,11 @@ def _roles(axes: Axes, run: ReportRun, unit_s: float) -> None:
             bars = [(since / unit_s, (until - since) / unit_s) for since, until, _ in those]
             axes.broken_barh(bars, (place - 0.42, 0.84), **filled(state))
         if share is not None and len(rows) <= MOST_NAMED_ROWS:
-            axes.annotate(
-                f"{share:.0%}",
-                (1.0, place),
-                xycoords=("axes fraction", "data"),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8,
-                color=FAINT,
-            )
+            note(axes, f"{share:.0%}", (1.0, place), xycoords=("axes fraction", "data"))
     marks = list(_marks(axes, run, unit_s))
-    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    stride = -(-len(rows) // MOST_NAMED_ROWS)
-    axes.set_yticks(range(0, len(rows), stride), [name for name, _, _ in rows[::stride]])
+    bars_of(axes, [name for name, _, _ in rows], stride=-(-len(rows) // MOST_NAMED_ROWS))
     met = {state for _, spans, _ in rows for _, _, state in spans}
     states = [state for state in run.panels["roles"]["states"] if state in met]
     legend(axes, [*(Patch(label=state, **filled(state)) for state in states), *marks])
@@ -144,8 +134,7 @@ def _idle(runs: Sequence[ReportRun]) -> Figure:
     is_alone = runs[0].place is None
     bars = _by_cell(runs[0]) if is_alone else {run.label: _parts(run) for run in runs}
     heights = [0.26 * len(bars) + 0.1, *[1.4] * len(runs)]
-    made = figure(sum(heights) + 0.4 * len(runs) + 1.1)
-    grid = list(made.subplots(len(runs) + 1, 1, height_ratios=heights, squeeze=False)[:, 0])
+    made, grid = stacked(heights, beside_in=0.4 * len(runs) + 1.1)
     _totals(grid[0], bars)
     units = time_axes(grid[1:], [run.end_s for run in runs])
     for axes, run, unit_s in zip(grid[1:], runs, units, strict=True):
@@ -165,8 +154,7 @@ def _parts(run: ReportRun, seconds: Sequence[float] | None = None) -> dict[str, 
 def _by_cell(run: ReportRun) -> dict[str, dict[str, float]]:
     """Of each cell and engine where there are few, and of all."""
     found = run.panels["idle"]
-    rows = {f"cell {cell['cell']}": cell["seconds"] for cell in found["cells"]}
-    rows |= {f"engine {engine['engine']}": engine["seconds"] for engine in found["engines"]}
+    rows = dict(_named(found, "seconds"))
     if len(rows) > MOST_NAMED_ROWS:
         rows = {}
     return {name: _parts(run, one) for name, one in (rows | {"all": found["total"]}).items()}
@@ -190,11 +178,9 @@ def _totals(axes: Axes, bars: Mapping[str, Mapping[str, float]]) -> None:
                     bbox={"boxstyle": "round,pad=0.15", "linewidth": 0, "facecolor": GROUND},
                 )
             reached += part
-    axes.set_yticks(range(len(bars)), list(bars))
-    axes.set_ylim(len(bars) - 0.5, -0.5)
+    bars_of(axes, list(bars))
     axes.set_xlim(0, 1)
     axes.grid(visible=False)
-    axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     percent(axes, x=True)
     legend(axes, [Patch(label=one, **filled(one)) for one in met], most=5)
@@ -228,11 +214,7 @@ def _idle_says(run: ReportRun) -> str:
 def _idle_tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["idle"]
     met = [place for place, spent in enumerate(found["total"]) if spent > 0]
-    named = [
-        *((f"cell {cell['cell']}", cell["seconds"]) for cell in found["cells"]),
-        *((f"engine {engine['engine']}", engine["seconds"]) for engine in found["engines"]),
-        ("all", found["total"]),
-    ]
+    named = [*_named(found, "seconds"), ("all", found["total"])]
     by_cause = ReportTable(
         caption="Parts of time by cause",
         head=["", *(found["causes"][place] for place in met)],
@@ -264,8 +246,7 @@ def _idle_tables(run: ReportRun) -> list[ReportTable]:
 def _faults(runs: Sequence[ReportRun]) -> Figure:
     kinds = [sorted(run.panels["faults"]["counts"]) for run in runs]
     heights = [0.3 * max(1, len(kind)) + 0.1 for kind in kinds]
-    made = figure(sum(heights) + 0.5 * len(runs) + 0.5)
-    grid = list(made.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0])
+    made, grid = stacked(heights, beside_in=0.5 * len(runs) + 0.5)
     units = time_axes(grid, [run.end_s for run in runs])
     for axes, run, named, unit_s in zip(grid, runs, kinds, units, strict=True):
         for fault in run.panels["faults"]["rows"]:
@@ -274,9 +255,7 @@ def _faults(runs: Sequence[ReportRun]) -> Figure:
                 until = at + fault["repaired_s"] / unit_s
                 axes.plot([at, until], [place] * 2, color=colour(MENDED), linewidth=5, alpha=0.7)
             axes.plot(at, place, "x", color=colour("crashed"), markersize=6)
-        axes.set_yticks(range(len(named)), named)
-        axes.set_ylim(max(1, len(named)) - 0.5, -0.5)
-        axes.tick_params(axis="y", length=0)
+        bars_of(axes, named)
         axes.set_title(run.label)
     handles = [
         Line2D([], [], color=colour("crashed"), marker="x", linestyle="", label="fault"),
@@ -349,22 +328,18 @@ FAULTS = ReportPart(
 
 
 def _use(runs: Sequence[ReportRun]) -> Figure:
-    panels = [(run, what) for run in runs for what in _measured(run)]
-    made = figure(1.9 * len(panels) + 0.4)
-    grid = list(made.subplots(len(panels), 1, squeeze=False)[:, 0])
+    panels = [
+        (run, draw)
+        for run in runs
+        for draw in ([_cores, _busy] if run.panels["use"]["has_devices"] else [_cores])
+    ]
+    made, grid = stacked([1.9] * len(panels), beside_in=0.4)
     units = time_axes(grid, [run.end_s for run, _ in panels])
-    for axes, (run, what), unit_s in zip(grid, panels, units, strict=True):
-        draw = _cores if what == "cores" else _busy
+    for axes, (run, draw), unit_s in zip(grid, panels, units, strict=True):
         draw(axes, run, unit_s)
-        title = "cores in use" if what == "cores" else "part of time accelerators worked"
+        title = "cores in use" if draw is _cores else "part of time accelerators worked"
         axes.set_title(title if run.place is None else f"{run.label}: {title}")
     return made
-
-
-def _measured(run: ReportRun) -> Iterator[str]:
-    yield "cores"
-    if run.panels["use"]["has_devices"]:
-        yield "busy"
 
 
 def _cores(axes: Axes, run: ReportRun, unit_s: float) -> None:
@@ -418,11 +393,7 @@ def _says(run: ReportRun) -> str:
 
 def _tables(run: ReportRun) -> list[ReportTable]:
     found = run.panels["use"]
-    named = [
-        *((f"cell {cell['cell']}", cell["roles"]) for cell in found["cells"]),
-        *((f"engine {engine['engine']}", engine["roles"]) for engine in found["engines"]),
-        ("all", found["total"]),
-    ]
+    named = [*_named(found, "roles"), ("all", found["total"])]
     rows = [
         [name, role, number(one["cores"]), percentage(one["busy"])]
         for name, roles in named

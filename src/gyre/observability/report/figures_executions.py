@@ -19,6 +19,7 @@ from gyre.observability.report.plotting import (
     run_dots,
     run_line,
     same_height,
+    stacked,
     time_axes,
     unit_of,
     whole_numbers,
@@ -27,6 +28,7 @@ from gyre.observability.terminal.colors import colour
 from gyre.observability.terminal.text import many, spoken
 
 LATE = "timed-out"
+_DASHED: dict[str, Any] = {"linestyle": (0, (5, 2.5))}
 
 
 # Staleness
@@ -52,7 +54,7 @@ def _staleness(runs: Sequence[ReportRun]) -> Figure:
         if predicted is not None:
             shade = run_colour(run.place, "expected")
             label = "predicted" if run.place is None else None
-            steps.axhline(predicted, color=shade, linestyle=(0, (5, 2.5)), label=label)
+            steps.axhline(predicted, color=shade, label=label, **_DASHED)
     steps.set_title("mean by step")
     steps.set_xlabel("step")
     from_zero(steps)
@@ -70,14 +72,8 @@ def _ages(axes: Axes, run: ReportRun) -> None:
         last = max([*expected, *ages])
         edges = [age - 0.5 for age in range(last + 2)]
         heights = [expected.get(age, 0) for age in range(last + 1)]
-        axes.stairs(
-            heights,
-            edges,
-            color=colour("expected"),
-            linestyle=(0, (5, 2.5)),
-            linewidth=1.2,
-            label="consumed in order",
-        )
+        look = _DASHED | {"color": colour("expected"), "linewidth": 1.2}
+        axes.stairs(heights, edges, label="consumed in order", **look)
     axes.axvline(found["mean"], color=colour("step"), linewidth=1.0, label="mean")
     _counted(axes, "groups")
     whole_numbers(axes, y=True)
@@ -312,8 +308,7 @@ STATES = ("queued", "running", "assessing", "ready", "assigned")
 
 
 def _water(runs: Sequence[ReportRun]) -> Figure:
-    made = figure(2.1 * len(runs) + 0.4)
-    grid = list(made.subplots(len(runs), 1, squeeze=False)[:, 0])
+    made, grid = stacked([2.1] * len(runs), beside_in=0.4)
     units = time_axes(grid, [run.end_s for run in runs])
     for axes, run, unit_s in zip(grid, runs, units, strict=True):
         _levels(axes, run, unit_s)
@@ -331,36 +326,16 @@ def _levels(axes: Axes, run: ReportRun, unit_s: float) -> None:
     at = [at_s / unit_s for at_s in [*rows["at_s"], run.end_s]]
     held = {name: [*rows[name], rows[name][-1]] for name in rows if name != "at_s"}
     axes.fill_between(at, held["waterlevel"], step="post", color=colour("waterlevel"), alpha=0.25)
-    axes.step(at, held["waterlevel"], where="post", color=colour("waterlevel"), label="waterlevel")
-    axes.step(
-        at, held["running"], where="post", color=colour("running"), linewidth=0.8, label="running"
-    )
-    if any(held["evaluations"]):
-        axes.step(
-            at,
-            held["evaluations"],
-            where="post",
-            color=colour("evaluations"),
-            linewidth=0.9,
-            label="held-out",
-        )
-    axes.step(
-        at,
-        held["capacity"],
-        where="post",
-        color=colour("capacity"),
-        linewidth=1.2,
-        label="capacity",
-    )
-    axes.step(
-        at,
-        held["line"],
-        where="post",
-        color=colour("admission line"),
-        linestyle=(0, (5, 2.5)),
-        linewidth=1.1,
-        label="admission line",
-    )
+    curves: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("waterlevel", "waterlevel", "waterlevel", {}),
+        ("running", "running", "running", {"linewidth": 0.8}),
+        ("evaluations", "evaluations", "held-out", {"linewidth": 0.9}),
+        ("capacity", "capacity", "capacity", {"linewidth": 1.2}),
+        ("line", "admission line", "admission line", _DASHED | {"linewidth": 1.1}),
+    ]
+    for name, word, label, look in curves:
+        if name != "evaluations" or any(held[name]):
+            axes.step(at, held[name], where="post", color=colour(word), label=label, **look)
 
 
 def _water_says(run: ReportRun) -> str:
@@ -381,8 +356,7 @@ def _water_says(run: ReportRun) -> str:
 
 
 def _groups(runs: Sequence[ReportRun]) -> Figure:
-    made = figure(1.8 * len(runs) + 0.4)
-    grid = list(made.subplots(len(runs), 1, squeeze=False)[:, 0])
+    made, grid = stacked([1.8] * len(runs), beside_in=0.4)
     units = time_axes(grid, [run.end_s for run in runs])
     for axes, run, unit_s in zip(grid, runs, units, strict=True):
         rows = run.panels["groups"]

@@ -12,20 +12,24 @@ from gyre.observability.report.model import (
     ReportPart,
     ReportRun,
     ReportTable,
+    column,
     count,
     number,
 )
 from gyre.observability.report.plotting import (
     ALIKE,
     FAINT,
+    bars_of,
     figure,
     filled,
     from_zero,
     legend,
+    note,
     numbers,
     run_colour,
     run_dots,
     run_line,
+    stacked,
     time_axes,
     unit_of,
     whole_numbers,
@@ -33,7 +37,7 @@ from gyre.observability.report.plotting import (
 from gyre.observability.terminal.colors import colour
 from gyre.observability.terminal.summary import ELASTIC, beside
 from gyre.observability.terminal.text import MINUTE_S, many, spoken
-from gyre.observability.what_if import SimulatedPlacement
+from gyre.observability.what_if import SimulatedPlacement, minutes_of, steps_of
 
 MOST_BARS = 120
 """Steps whose times are bars."""
@@ -65,10 +69,6 @@ def _curve(
 def _by_step(axes: Axes) -> None:
     whole_numbers(axes, x=True)
     axes.set_xlabel("step")
-
-
-def _column(run: ReportRun, name: str) -> list[float]:
-    return [value for value in run.panels["steps"][name] if value is not None]
 
 
 # Reward and evaluation
@@ -108,7 +108,7 @@ def _rounds(axes: Axes, runs: Sequence[ReportRun]) -> None:
 
 
 def _reward_says(run: ReportRun) -> str:
-    found = _column(run, "reward")
+    found = column(run, "reward")
     parts = []
     if found:
         best = max(found)
@@ -224,15 +224,15 @@ def _dashes(runs: Sequence[ReportRun]) -> Iterator[Line2D]:
 
 def _objective_says(run: ReportRun) -> str:
     parts = []
-    if found := _column(run, "loss"):
+    if found := column(run, "loss"):
         parts.append(f"the loss of the last step is {found[-1]:.4g}")
-    if found := _column(run, "gradient_norm"):
+    if found := column(run, "gradient_norm"):
         clipped = sum(bool(is_clipped) for is_clipped in run.panels["steps"]["is_clipped"])
         parts.append(
             f"the gradient norm is between {min(found):.3g} and {max(found):.3g}, clipped at "
             f"{many(clipped, 'step')}"
         )
-    if found := _column(run, "max_gap"):
+    if found := column(run, "max_gap"):
         parts.append(f"trainer and engine differ by at most {max(found):.3g} in log-probability")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else "Nothing was measured."
@@ -279,10 +279,8 @@ def _took(axes: Axes, runs: Sequence[ReportRun]) -> None:
     longest = [max(run.panels["steps"]["took_s"]) for run in runs]
     unit_s, unit = unit_of(max(longest))
     for run in runs:
-        steps, took = (
-            run.panels["steps"],
-            [took_s / unit_s for took_s in run.panels["steps"]["took_s"]],
-        )
+        steps = run.panels["steps"]
+        took = [took_s / unit_s for took_s in steps["took_s"]]
         if run.place is None and len(took) <= MOST_BARS:
             axes.bar(steps["step"], took, width=0.8, **filled("step time"))
             axes.set_xlim(0.4, len(took) + 0.6)
@@ -297,7 +295,7 @@ def _took(axes: Axes, runs: Sequence[ReportRun]) -> None:
 
 
 def _passes(axes: Axes, runs: Sequence[ReportRun]) -> None:
-    unit_s, unit = unit_of(max(max(_column(run, "claim_s"), default=0.0) for run in runs))
+    unit_s, unit = unit_of(max(max(column(run, "claim_s"), default=0.0) for run in runs))
     for run in runs:
         steps = run.panels["steps"]
         spent = [None if claim_s is None else claim_s / unit_s for claim_s in steps["claim_s"]]
@@ -328,7 +326,7 @@ def _pace_says(run: ReportRun) -> str:
         f"{many(len(took), 'step')} of {spoken(sum(took) / len(took))} on average; step "
         f"{took.index(longest) + 1} took longest, {spoken(longest)}"
     )
-    rows, packed = sum(_column(run, "row_tokens")), sum(_column(run, "tokens"))
+    rows, packed = sum(column(run, "row_tokens")), sum(column(run, "tokens"))
     if rows:
         text += f"; sharing prefixes left {1 - packed / rows:.0%} of {rows:,.0f} tokens uncomputed"
     return f"{text}."
@@ -395,29 +393,15 @@ FOR_NUMBERS = 1.17
 RECORDED = "as recorded"
 
 
-def minutes_of(run: ReportRun, placement: str) -> float | None:
-    return next(
-        (comparison.minutes for comparison in run.compared if comparison.placement == placement),
-        None,
-    )
-
-
 def ratio(run: ReportRun, placement: str) -> float | None:
     """How many times as long as Elastic it takes."""
-    elastic, other = minutes_of(run, ELASTIC), minutes_of(run, placement)
+    elastic, other = minutes_of(run.compared, ELASTIC), minutes_of(run.compared, placement)
     return other / elastic if elastic and other else None
-
-
-def _steps(run: ReportRun) -> int | None:
-    """That were simulated."""
-    return next(
-        (comparison.steps for comparison in run.compared if comparison.steps is not None), None
-    )
 
 
 def live_minutes(run: ReportRun) -> float | None:
     """Of the run itself, to the step that the simulations went to."""
-    steps = _steps(run)
+    steps = steps_of(run.compared)
     taken = run.panels["steps"]["at_s"]
     return taken[steps - 1] / MINUTE_S if steps and len(taken) >= steps else None
 
@@ -434,42 +418,31 @@ def _bars(run: ReportRun) -> list[tuple[str, float]]:
 
 def _saved(runs: Sequence[ReportRun]) -> Figure:
     heights = [BAR_IN * len(_bars(run)) for run in runs]
-    made = figure(sum(heights) + 0.42 * len(runs) + 0.45)
-    grid = list(made.subplots(len(runs), 1, squeeze=False, height_ratios=heights)[:, 0])
+    made, grid = stacked(heights, beside_in=0.42 * len(runs) + 0.45)
     longest_s = [max(minutes for _, minutes in _bars(run)) * MINUTE_S for run in runs]
     units = time_axes(grid, [hours_s * FOR_NUMBERS for hours_s in longest_s])
     for axes, run, unit_s in zip(grid, runs, units, strict=True):
         _run(axes, run, unit_s / MINUTE_S)
-        axes.set_title(f"{run.label}: time to step {_steps(run)}")
+        axes.set_title(f"{run.label}: time to step {steps_of(run.compared)}")
     return made
 
 
 def _run(axes: Axes, run: ReportRun, unit: float) -> None:
     bars = _bars(run)
     shade = run_colour(run.place, "training")
-    elastic = minutes_of(run, ELASTIC)
+    elastic = minutes_of(run.compared, ELASTIC)
     for place, (name, minutes) in enumerate(bars):
         is_own = name in (ELASTIC, RECORDED)
         axes.barh(place, minutes / unit, height=0.72, color=shade, alpha=1.0 if is_own else 0.45)
         times = f"  {minutes / elastic:.2f}×" if elastic else ""
-        axes.annotate(
-            f"{spoken(minutes * MINUTE_S)}{times}",
-            (minutes / unit, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=FAINT,
-        )
-    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
-    axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
+        note(axes, f"{spoken(minutes * MINUTE_S)}{times}", (minutes / unit, place))
+    bars_of(axes, [name for name, _ in bars])
     axes.grid(visible=True, axis="x")
     axes.grid(visible=False, axis="y")
 
 
 def _says(run: ReportRun) -> str:
-    elastic = minutes_of(run, ELASTIC)
+    elastic = minutes_of(run.compared, ELASTIC)
     found = list(beside(run.compared, elastic)) if elastic else []
     text = f"Simulated, elastic takes {' and '.join(found)}." if found else ""
     live = live_minutes(run)
@@ -485,7 +458,7 @@ def _why_not(run: ReportRun) -> str:
 
 
 def _tables(run: ReportRun) -> list[ReportTable]:
-    elastic = minutes_of(run, ELASTIC)
+    elastic = minutes_of(run.compared, ELASTIC)
     rows = [_row(comparison, elastic) for comparison in run.compared]
     if (live := live_minutes(run)) is not None:
         rows.append(_row(SimulatedPlacement(placement=RECORDED, how="", minutes=live), elastic))

@@ -11,7 +11,7 @@ from gyre.observability.report.plotting import themed
 from gyre.observability.report.tables import in_numbers, stands
 from gyre.observability.terminal.colors import palette
 from gyre.observability.terminal.text import many
-from gyre.scheduler.policies import Boundary
+from gyre.simulator.timeline import pace, placement_name
 
 STYLE = Path(__file__).parent / "report.css"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -83,16 +83,10 @@ def _head(runs: Sequence[ReportRun]) -> Iterator[str]:
 
 def _shape(run: ReportRun) -> str:
     shape = run.history.shape
-    dispatch = shape.dispatch
-    pace = (
-        f"phi {dispatch.extra_dispatch:g}"
-        if isinstance(dispatch, Boundary)
-        else f"depth {dispatch.depth}"
-    )
     alone = f" and {shape.standalone_capacity} standalone" if shape.standalone_capacities else ""
     parts = [
-        type(shape.placement).__name__.lower(),
-        f"{pace}, mu {shape.steps_per_burst}",
+        placement_name(shape.placement),
+        f"{pace(shape)}, mu {shape.steps_per_burst}",
         f"{many(shape.num_cells, 'cell')} of {shape.cell_capacity} executions{alone}",
         f"batches of {shape.groups_per_batch} groups of {shape.executions_per_group}",
     ]

@@ -105,6 +105,11 @@ class ReportPart:
     tables: Callable[[ReportRun], Sequence[ReportTable]] = lambda _: ()
 
 
+def column(run: ReportRun, name: str) -> list[float]:
+    """What steps have under a name, without those that have nothing."""
+    return [value for value in run.panels["steps"][name] if value is not None]
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """With so many digits that say something."""
     if value is None:

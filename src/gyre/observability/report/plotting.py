@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gyre.observability.terminal.colors import colour, palette
+from gyre.observability.terminal.text import HOUR_S, MINUTE_S
 
 WIDTH_IN = 9.0
 DOTS_PER_INCH = 160
@@ -36,7 +37,6 @@ MOST_MARKED = 60
 """Points of a curve that are marked one by one."""
 ALIKE = 8.0
 """Runs up to so many times as long as another share an axis of time."""
-MINUTE_S, HOUR_S = 60.0, 3600.0
 
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "gyre",
@@ -93,6 +93,13 @@ def settings() -> Iterator[None]:
 
 def figure(height_in: float) -> Figure:
     return Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+
+
+def stacked(heights_in: Sequence[float], *, beside_in: float) -> tuple[Figure, list[Axes]]:
+    """A picture of panels below each other; `beside_in` is what axes and titles take in all."""
+    made = figure(sum(heights_in) + beside_in)
+    grid = made.subplots(len(heights_in), 1, squeeze=False, height_ratios=heights_in)
+    return made, list(grid[:, 0])
 
 
 # The forms in which it is kept
@@ -194,6 +201,13 @@ def time_axes(grid: Sequence[Axes], lengths_s: Sequence[float]) -> list[float]:
     return units
 
 
+def bars_of(axes: Axes, names: Sequence[str], *, stride: int = 1) -> None:
+    """A row for each name, the first on top; of many rows only every so many-th is named."""
+    axes.set_yticks(range(0, len(names), stride), names[::stride])
+    axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
 def from_zero(axes: Axes) -> None:
     """The whole of a quantity is seen, with space above its highest value."""
     axes.set_ylim(0, axes.get_ylim()[1] * 1.04)
@@ -205,6 +219,12 @@ def same_height(grid: Sequence[Axes]) -> None:
     if max(tops) <= ALIKE * min(tops):
         for axes in grid:
             axes.set_ylim(0, max(tops))
+
+
+def note(axes: Axes, text: str, at: tuple[float, float], *, xycoords: Any = "data") -> None:
+    """Writes faintly, a little to the right of a point."""
+    look: dict[str, Any] = {"va": "center", "fontsize": 8, "color": FAINT}
+    axes.annotate(text, at, (4, 0), xycoords, "offset points", **look)
 
 
 def legend(axes: Axes, handles: Sequence[Any] | None = None, *, most: int = 8) -> None:

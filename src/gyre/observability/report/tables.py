@@ -11,14 +11,14 @@ from typing import Any
 
 from gyre.observability.dashboard.views import moment, plain_shape
 from gyre.observability.report.figures_training import ratio
-from gyre.observability.report.model import ABSENT, ReportRun, ReportTable, took
+from gyre.observability.report.model import ABSENT, ReportRun, ReportTable, column, took
 from gyre.observability.terminal.text import many, spoken
 
 FORMAT = 1
 """Of the JSON; grows when something in it means something else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """A number that every run may have."""
 
@@ -27,32 +27,18 @@ class Quantity:
     written: Callable[[float], str]
 
 
-def _counted(value: float) -> str:
-    return f"{value:,.0f}"
+_COUNTED = "{:,.0f}".format
+_SHARED = "{:.1%}".format
+_EXACT = "{:.3f}".format
+_TIMES = "{:.2f}×".format
 
 
-def _shared(value: float) -> str:
-    return f"{value:.1%}"
+def _first(name: str) -> Callable[[ReportRun], float | None]:
+    return lambda run: next(iter(column(run, name)), None)
 
 
-def _exact(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _times(value: float) -> str:
-    return f"{value:.2f}×"
-
-
-def _first(column: str) -> Callable[[ReportRun], float | None]:
-    return lambda run: next(_column(run, column), None)
-
-
-def _last(column: str) -> Callable[[ReportRun], float | None]:
-    return lambda run: next(reversed(list(_column(run, column))), None)
-
-
-def _column(run: ReportRun, name: str) -> Iterator[float]:
-    return (value for value in run.panels["steps"][name] if value is not None)
+def _last(name: str) -> Callable[[ReportRun], float | None]:
+    return lambda run: next(reversed(column(run, name)), None)
 
 
 def _score(run: ReportRun) -> float | None:
@@ -73,8 +59,8 @@ def _part(*causes: str) -> Callable[[ReportRun], float | None]:
 
 
 def _uncomputed(run: ReportRun) -> float | None:
-    rows = sum(_column(run, "row_tokens"))
-    return 1 - sum(_column(run, "tokens")) / rows if rows else None
+    rows = sum(column(run, "row_tokens"))
+    return 1 - sum(column(run, "tokens")) / rows if rows else None
 
 
 def _switch_s(run: ReportRun) -> float | None:
@@ -88,81 +74,56 @@ def _late(run: ReportRun) -> float | None:
 
 
 QUANTITIES = (
-    Quantity(name="steps", of=lambda run: len(run.panels["steps"]["step"]), written=_counted),
-    Quantity(name="time", of=lambda run: run.end_s, written=spoken),
-    Quantity(name="time of a step, mean", of=lambda run: _mean(run, "took_s"), written=spoken),
-    Quantity(name="async against elastic", of=lambda run: ratio(run, "async"), written=_times),
+    Quantity("steps", lambda run: len(run.panels["steps"]["step"]), _COUNTED),
+    Quantity("time", lambda run: run.end_s, spoken),
+    Quantity("time of a step, mean", lambda run: _mean(run, "took_s"), spoken),
+    Quantity("async against elastic", lambda run: ratio(run, "async"), _TIMES),
+    Quantity("colocate against elastic", lambda run: ratio(run, "colocate"), _TIMES),
+    Quantity("reward, first step", _first("reward"), _EXACT),
+    Quantity("reward, last step", _last("reward"), _EXACT),
+    Quantity("held-out score, last round", _score, _EXACT),
+    Quantity("staleness, mean", lambda run: run.panels["staleness"]["mean"], _EXACT),
+    Quantity("staleness, predicted", lambda run: run.panels["staleness"]["predicted"], _EXACT),
+    Quantity("groups trained", lambda run: run.history.levels[-1].trained, _COUNTED),
+    Quantity("groups void", lambda run: run.history.levels[-1].void, _COUNTED),
     Quantity(
-        name="colocate against elastic", of=lambda run: ratio(run, "colocate"), written=_times
+        "executions ended", lambda run: run.panels["durations"]["executions"]["num"], _COUNTED
     ),
-    Quantity(name="reward, first step", of=_first("reward"), written=_exact),
-    Quantity(name="reward, last step", of=_last("reward"), written=_exact),
-    Quantity(name="held-out score, last round", of=_score, written=_exact),
+    Quantity("part of them timed out", _late, _SHARED),
     Quantity(
-        name="staleness, mean", of=lambda run: run.panels["staleness"]["mean"], written=_exact
+        "time of an execution, mean",
+        lambda run: run.panels["durations"]["executions"]["mean"],
+        spoken,
     ),
+    Quantity("time serving", _part("serving"), _SHARED),
+    Quantity("time training", _part("training"), _SHARED),
+    Quantity("time in empty seats", _part("empty seats"), _SHARED),
     Quantity(
-        name="staleness, predicted",
-        of=lambda run: run.panels["staleness"]["predicted"],
-        written=_exact,
-    ),
-    Quantity(
-        name="groups trained", of=lambda run: run.history.levels[-1].trained, written=_counted
-    ),
-    Quantity(name="groups void", of=lambda run: run.history.levels[-1].void, written=_counted),
-    Quantity(
-        name="executions ended",
-        of=lambda run: run.panels["durations"]["executions"]["num"],
-        written=_counted,
-    ),
-    Quantity(name="part of them timed out", of=_late, written=_shared),
-    Quantity(
-        name="time of an execution, mean",
-        of=lambda run: run.panels["durations"]["executions"]["mean"],
-        written=spoken,
-    ),
-    Quantity(name="time serving", of=_part("serving"), written=_shared),
-    Quantity(name="time training", of=_part("training"), written=_shared),
-    Quantity(name="time in empty seats", of=_part("empty seats"), written=_shared),
-    Quantity(
-        name="time waiting or switching",
-        of=_part(
+        "time waiting or switching",
+        _part(
             "waiting for rollouts", "waiting for weights", "waiting for publication", "switching"
         ),
-        written=_shared,
+        _SHARED,
     ),
-    Quantity(name="time fenced or dead", of=_part("fenced", "dead"), written=_shared),
+    Quantity("time fenced or dead", _part("fenced", "dead"), _SHARED),
     Quantity(
-        name="changes of role timed",
-        of=lambda run: len(run.history.fleet.transitions) or None,
-        written=_counted,
+        "changes of role timed", lambda run: len(run.history.fleet.transitions) or None, _COUNTED
     ),
-    Quantity(name="time of a change of role, mean", of=_switch_s, written=took),
-    Quantity(
-        name="publications",
-        of=lambda run: len(run.panels["publications"]["version"]),
-        written=_counted,
-    ),
-    Quantity(
-        name="tokens trained", of=lambda run: sum(_column(run, "tokens")) or None, written=_counted
-    ),
-    Quantity(name="tokens that sharing prefixes saved", of=_uncomputed, written=_shared),
-    Quantity(
-        name="faults",
-        of=lambda run: sum(run.panels["faults"]["counts"].values()),
-        written=_counted,
-    ),
+    Quantity("time of a change of role, mean", _switch_s, took),
+    Quantity("publications", lambda run: len(run.panels["publications"]["version"]), _COUNTED),
+    Quantity("tokens trained", lambda run: sum(column(run, "tokens")) or None, _COUNTED),
+    Quantity("tokens that sharing prefixes saved", _uncomputed, _SHARED),
+    Quantity("faults", lambda run: sum(run.panels["faults"]["counts"].values()), _COUNTED),
 )
 
 
 def _mean(run: ReportRun, name: str) -> float | None:
-    found = list(_column(run, name))
+    found = column(run, name)
     return fmean(found) if found else None
 
 
 def in_numbers(runs: Sequence[ReportRun]) -> ReportTable:
-    """What each run came to; beside another one also how much more or less that is than the
-    first's."""
+    """What each run came to, and how much more or less that is than what the first came to."""
     rows = []
     for quantity in QUANTITIES:
         values = [quantity.of(run) for run in runs]
@@ -178,7 +139,7 @@ def _cells(quantity: Quantity, values: Sequence[float | None]) -> Iterator[str]:
     for place, value in enumerate(values):
         yield ABSENT if value is None else quantity.written(value)
         if place:
-            yield difference(value, values[0], is_part=quantity.written is _shared)
+            yield difference(value, values[0], is_part=quantity.written is _SHARED)
 
 
 def difference(value: float | None, first: float | None, *, is_part: bool = False) -> str:

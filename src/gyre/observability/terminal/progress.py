@@ -28,8 +28,7 @@ from gyre.observability.terminal.text import (
     spelled,
     spoken,
 )
-from gyre.scheduler.policies import Placement
-from gyre.simulator.timeline import GAP
+from gyre.simulator.timeline import GAP, placement_name
 from gyre.types.outcomes import Outcome
 
 WIDTH = 80
@@ -158,15 +157,13 @@ def opening(run: RunState) -> str:
     return f"{safe(run.name)}: {steps}{groups}, {cells}, {placement_name(shape.placement)}"
 
 
-def placement_name(placement: Placement) -> str:
-    return type(placement).__name__.lower()
-
-
 def step_line(run: RunState, now: float) -> str:
     """The last update in one line."""
     step = run.steps.rows[-1]
     steps = run.shape.steps
-    said = [f"step {_numbered(step.number, steps)}"]
+    # So that lines below each other stand as columns.
+    number = f"{step.number}" if steps is None else f"{step.number:>{len(str(steps))}}/{steps}"
+    said = [f"step {number}"]
     if step.reward is not None:
         said.append(f"reward {step.reward:.3f}")
     if step.staleness is not None:
@@ -185,11 +182,6 @@ def publication_line(run: RunState) -> str:
         said.append(f"{sized(weights.num_bytes)} in {spoken(weights.save_s + weights.load_s)}")
     said.append(_waterlevel(run))
     return "  ".join(said)
-
-
-def _numbered(number: int, steps: int | None) -> str:
-    """So that lines below each other stand as columns."""
-    return f"{number}" if steps is None else f"{number:>{len(str(steps))}}/{steps}"
 
 
 def block(run: RunState, now: float) -> Iterator[Line]:
@@ -212,7 +204,8 @@ def block(run: RunState, now: float) -> Iterator[Line]:
         picture = spark(scores, width=PICTURE - 2)
         yield _line("held-out", [(picture, "magenta")], (held_out(run), None))
     yield _line("staleness", [(_staleness(run), None)], (_switches(run), None))
-    yield _line("executions", [(_closed(run), None)], (_outcomes(run), None))
+    closed = f"{sum(run.scheduler.ledger.outcomes.values()):,} closed"
+    yield _line("executions", [(closed, None)], (_outcomes(run), None))
     if run.use is not None:
         yield _line("use", [(_cores(run.use), None)], (_by_role(run.use), None))
 
@@ -224,7 +217,8 @@ def _line(label: str, picture: list[Piece], words: Piece, *, style: Style = "dim
 
 
 def _where(run: RunState, now: float) -> str:
-    step = f"step {_of(run.version, run.shape.steps)}"
+    of = "" if run.shape.steps is None else f" of {run.shape.steps}"
+    step = f"step {run.version}{of}"
     if run.is_over:
         return f"{step}, {ending(run)}, {clock(now)}"
     left_s = run.steps.left_s(now)
@@ -235,10 +229,6 @@ def _where(run: RunState, now: float) -> str:
 def ending(run: RunState) -> str:
     """Why it is over, where it is."""
     return safe(run.reason or "ended")
-
-
-def _of(number: int, steps: int | None) -> str:
-    return f"{number}" if steps is None else f"{number} of {steps}"
 
 
 def _cells(run: RunState) -> Iterator[Piece]:
@@ -342,10 +332,6 @@ def _by_role(use: UsageSample) -> str:
             break
         said = more
     return said
-
-
-def _closed(run: RunState) -> str:
-    return f"{sum(run.scheduler.ledger.outcomes.values()):,} closed"
 
 
 def _outcomes(run: RunState) -> str:

@@ -6,12 +6,12 @@ from statistics import fmean
 from textwrap import wrap
 
 from gyre.journal.reader import JournalContents, Resumed
+from gyre.observability.history.cells import mean_phases
 from gyre.observability.history.run import RunHistory
 from gyre.observability.ledgers import ledgers
 from gyre.observability.staleness import in_a_whole_run, in_the_long_run
 from gyre.observability.terminal.charts import curve, timeline
 from gyre.observability.terminal.colors import safe
-from gyre.observability.terminal.progress import placement_name
 from gyre.observability.terminal.text import (
     EMPTY,
     FULL,
@@ -22,15 +22,15 @@ from gyre.observability.terminal.text import (
     spelled,
     spoken,
 )
-from gyre.observability.what_if import SimulatedPlacement
+from gyre.observability.what_if import SimulatedPlacement, minutes_of, steps_of
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.policies import Boundary
 from gyre.scheduler.replay import shape_of
+from gyre.simulator.timeline import pace, placement_name
 from gyre.types.errors import InternalError
 from gyre.types.ids import CORE
 from gyre.types.outcomes import Ending, Outcome
-from gyre.types.run_events import TransitionTimed
 
 WIDTH = 80
 ELASTIC = "elastic"
@@ -80,13 +80,10 @@ def summary(
         line
         for title, section in sections.items()
         if section
-        for line in (*([title] if title else []), *_indented(section, bool(title)), "")
+        for indent in ("  " if title else "",)
+        for line in (*([title] if title else []), *(f"{indent}{line}" for line in section), "")
     ]
     return spelled("\n".join(line.rstrip() for line in lines[:-1]), encoding)
-
-
-def _indented(lines: Sequence[str], is_inside: bool) -> list[str]:
-    return [f"  {line}" if is_inside else line for line in lines]
 
 
 def _row(label: str, text: str) -> Iterator[str]:
@@ -100,23 +97,15 @@ def _head(history: RunHistory) -> list[str]:
     steps = many(history.version, "step")
     if shape.steps is not None and history.version < shape.steps:
         steps = f"{history.version} of {many(shape.steps, 'step')}"
-    first = f"{safe(history.name)}: {steps} in {spoken(history.now_s)}, {_ending(history)}"
+    ending = "NOT FINISHED" if history.reason is None else safe(history.reason)
+    first = f"{safe(history.name)}: {steps} in {spoken(history.now_s)}, {ending}"
     alone = f" and {shape.standalone_capacity} standalone" if shape.standalone_capacities else ""
-    pace = (
-        f"phi {shape.dispatch.extra_dispatch:g}"
-        if isinstance(shape.dispatch, Boundary)
-        else (f"depth {shape.dispatch.depth}")
-    )
     second = (
-        f"{placement_name(shape.placement)}, {pace}, mu {shape.steps_per_burst}; "
+        f"{placement_name(shape.placement)}, {pace(shape)}, mu {shape.steps_per_burst}; "
         f"{many(shape.num_cells, 'cell')} of {shape.cell_capacity} executions{alone}; "
         f"batches of {shape.groups_per_batch} x {shape.executions_per_group}"
     )
     return [*wrap(first, WIDTH), *wrap(second, WIDTH)]
-
-
-def _ending(history: RunHistory) -> str:
-    return "NOT FINISHED" if history.reason is None else safe(history.reason)
 
 
 def _held_out(history: RunHistory) -> Iterator[str]:
@@ -258,7 +247,7 @@ def _transitions(history: RunHistory) -> Iterator[str]:
         ("in", CellState.ENTERING, True),
         ("home", CellState.LEAVING, False),
     ):
-        timed = [row.fact for row in history.fleet.transitions if row.fact.into_training is into]
+        timed = [row for row in history.fleet.transitions if row.fact.into_training is into]
         spans = [
             span.end_s - span.start_s
             for cell in range(history.shape.num_cells)
@@ -266,19 +255,11 @@ def _transitions(history: RunHistory) -> Iterator[str]:
             if span.state is state
         ]
         if spans:
-            phases = _phases(timed)
+            means = mean_phases(timed).items()
+            phases = ", ".join(f"{safe(phase)} {spoken(seconds)}" for phase, seconds in means)
             yield from _row(label, f"{spoken(fmean(spans))} each{': ' if phases else ''}{phases}")
     moved = many(counts.executions_moved, "execution")
     yield from _row("moved", ", ".join([moved, *_moved(history)]))
-
-
-def _phases(timed: Sequence[TransitionTimed]) -> str:
-    """Mean seconds by phase, in the order in which they come."""
-    spent: dict[str, list[float]] = defaultdict(list)
-    for transition in timed:
-        for phase, seconds in transition.phases.items():
-            spent[phase].append(seconds)
-    return ", ".join(f"{safe(phase)} {spoken(fmean(each))}" for phase, each in spent.items())
 
 
 def _moved(history: RunHistory) -> Iterator[str]:
@@ -304,11 +285,11 @@ def _moved(history: RunHistory) -> Iterator[str]:
 def _saved(history: RunHistory, rows: Sequence[SimulatedPlacement]) -> Iterator[str]:
     if not rows:
         return
-    elastic = next((row.minutes for row in rows if row.placement == ELASTIC), None)
+    elastic = minutes_of(rows, ELASTIC)
     yield f"{'placement':<10}{'minutes':>8}  {'ratio':>6}  {'staleness':>9}  how"
     for row in rows:
         yield from _table_row(row, elastic)
-    steps = next((row.steps for row in rows if row.steps is not None), None)
+    steps = steps_of(rows)
     taken = history.steps.rows
     if steps is not None and len(taken) >= steps:
         live = SimulatedPlacement(
