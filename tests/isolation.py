@@ -6,8 +6,8 @@ scope opened is its own until that scope ends, with all that its processes start
 Whatever is left is waited for, because an end may take a moment, and then fails the test that left
 it, by name.
 
-Of a test on a GPU only globals are looked at: the driver and the compilers of kernels open devices,
-sockets and processes when they are first needed, and keep them for the whole process.
+Of a test on a GPU or with Ray only globals are looked at: drivers, compilers of kernels and gRPC
+open devices, sockets and processes when they are first needed, and keep them for the whole process.
 """
 
 import gc
@@ -39,6 +39,8 @@ FONTS = "/matplotlib/mpl-data/fonts/"
 SIGNALS = {one.name: int(one) for one in signal.Signals}
 MONITOR = "tqdm_monitor"
 """The thread by which tqdm looks after all bars of progress of the process."""
+LIBRARIES_THAT_KEEP = ("gpu", "cluster", "together")
+"""Markers of tests whose libraries keep what they open for the whole process."""
 
 
 Resource = tuple[str, object]
@@ -93,7 +95,8 @@ class Isolation:
         going_on = set(nextitem.listchain()) if nextitem is not None else set()
         self._owned = {one: node for one, node in self._owned.items() if node in going_on}
         end = time.monotonic() + self._grace_s
-        left, seen = {} if item.get_closest_marker("gpu") else self._left(), None
+        kept = any(item.get_closest_marker(name) for name in LIBRARIES_THAT_KEEP)
+        left, seen = {} if kept else self._left(), None
         while left:
             if left.keys() != seen:
                 # Objects in cycles close what they hold when they are found, and warn in this test;

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: what is closed is reset."""
+LOOK_S = 0.1
+"""A wait for a socket that another thread closes just before it begins is not woken by that."""
 
 
 class Line:
@@ -82,7 +84,9 @@ class Line:
         moving = threading.Lock()
         self._moving.append((moving, source))
         with contextlib.suppress(OSError, ValueError):
-            while select.select([source], [], [])[0]:
+            while not self._over.is_set():
+                if not select.select([source], [], [], LOOK_S)[0]:
+                    continue
                 with moving:
                     if not (data := source.recv(self.piece_bytes)):
                         break
