@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from benchmarks.peers import results
 
-from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies
+from gyre.cell.checkpoint import CheckpointWriter, SingleRankCopies
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.checkpoint_store import name_of, prune
 from gyre.model.loader import load_network
-from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.offload import Snapshot
 from gyre.trainer.trainer import Trainer
 from gyre.types.ids import ExecutionId
 from gyre.types.training import Claim, Pack, Share

@@ -14,7 +14,7 @@ from benchmarks.live.running import Kept
 from benchmarks.peers import results
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import read
+from gyre.journal.journal import read
 from gyre.types.run_events import StepMade
 
 FILE = results.ROOT / "examples" / "quickstart.toml"

@@ -22,8 +22,7 @@ from benchmarks.peers import results
 from tests.chaos.victims import calls_in_flight, victims
 from tests.flows.live.running import write_run
 
-from gyre.journal.reader import JournalContents, Resumed, read
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Journal, JournalContents, Resumed, read
 from gyre.scheduler.messages import CellDied, CellRecovered, EngineLost, EngineReturned, StepTaken
 from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.testing.emulated_cell import tables, workload, write_tasks

@@ -20,7 +20,7 @@ from benchmarks.peers import results
 from gyre.batching.task_sampler import TaskSampler
 from gyre.config.toml import spelled
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import JournalContents, read
+from gyre.journal.journal import JournalContents, read
 from gyre.scheduler.messages import StopReason
 from gyre.testing.emulated_cell import Turn, tables, workload, write_tasks
 from gyre.types.errors import ConfigError

@@ -24,7 +24,7 @@ from tests.browser.long import NAME, write
 from tests.browser.serving import watching
 from tests.observability.terminal.journals import told
 
-from gyre.journal.writer import Durability, Journal
+from gyre.journal.journal import Durability, Journal
 from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of
 from gyre.simulator.paper import PAPER

@@ -25,8 +25,7 @@ from gyre.controller.executions.group_executions import name_of
 from gyre.controller.executions.supervisors import Supervisors
 from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.controller.routes import ChangeTrackingDict, RouteTables
-from gyre.journal.reader import Header, read
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Header, Journal, read
 from gyre.rollout.facts import FACTS_FILE, FactEntry
 from gyre.rollout.spec import ORDER_FILE, ExecutionSpec
 from gyre.scheduler.messages import AdmitGroup, LaunchExecution, Move, MoveExecutions

@@ -19,7 +19,7 @@ from tests.chaos.victims import calls_in_flight
 from tests.flows.live.running import write_run
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import JournalFollower, Resumed
+from gyre.journal.journal import JournalFollower, Resumed
 from gyre.scheduler.messages import CellDied, CellRecovered
 from gyre.storage.files import is_taken
 from gyre.testing.emulated_cell import tables, write_tasks

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, NewType, Union, get_args, get_origin
 
 from gyre.config.settings import sentence_of, settings
-from gyre.journal.reader import Header, Origin, Resumed
+from gyre.journal.journal import Header, Origin, Resumed
 from gyre.scheduler.messages import Event
 from gyre.types.run_events import RUN_EVENTS
 

@@ -10,8 +10,6 @@ SLIVERS = {
     "gyre.batching.advantages": "the group-relative advantage, found by its name",
     "gyre.cli.status": "a command",
     "gyre.harnesses.declared": "an adapter",
-    "gyre.inference.engine.pinned_blocks": "found by its name beside the block manager",
-    "gyre.proxy.routing.kv_handover": "found by its name; the router decides, this moves",
     "gyre.sandboxes.local.seccomp": "the filter alone",
     "gyre.tasks.deepswe": "an adapter",
     "gyre.tasks.generated": "an adapter",
@@ -67,7 +65,6 @@ SMALL_FOLDER = 3
 VAGUE_SUBJECTS = re.compile(r"\b(whoever|somebody|nobody|everybody|anybody)\b", re.IGNORECASE)
 VAGUE_OPENINGS = {
     "gyre.cli.stop",
-    "gyre.cluster.local",
     "gyre.controller.command_executor",
     "gyre.controller.recovered_state",
     "gyre.controller.stop",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from safetensors.numpy import load, save
 
-from gyre.batching.claim_codec import packed, unpacked
+from gyre.batching.group_packer import packed, unpacked
 from gyre.types.errors import RequestError
 from gyre.types.training import Claim, Pack, Share
 

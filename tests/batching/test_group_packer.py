@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.observability.conftest import Story
 
-from gyre.batching.claim_codec import unpacked
 from gyre.batching.group_buffer import ReadyGroup
-from gyre.batching.group_packer import ClosedExecution, GroupPacker, mean_reward
+from gyre.batching.group_packer import ClosedExecution, GroupPacker, mean_reward, unpacked
 from gyre.storage import call_log
 
 REWARDS = {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.5}

@@ -29,9 +29,8 @@ from tests.benchmarks.letters_script import LETTERS, SEED, commands
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.run_file import read_run
-from gyre.journal.reader import Header
-from gyre.journal.writer import write
+from gyre.controller.run_dir import read_run
+from gyre.journal.journal import Header, write
 from gyre.model import attention
 from gyre.model.attention import attention_for
 from gyre.model.attention_kernels import TileAttention, TreeAttention

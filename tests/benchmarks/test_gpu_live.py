@@ -26,8 +26,7 @@ from tests.waiting import PATIENCE_S
 from gyre.batching.task_sampler import TaskSampler
 from gyre.config.sections import EngineConfig, LossConfig, OptimizerConfig, TrainerConfig
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import read
-from gyre.journal.writer import write
+from gyre.journal.journal import read, write
 from gyre.model.loader import load_network
 from gyre.renderers.registry import load_renderer
 from gyre.scheduler.replay import EVENTS

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import path_of, read
+from gyre.journal.journal import path_of, read
 from gyre.scheduler.messages import (
     AdmitGroup,
     CellDied,

@@ -12,7 +12,7 @@ from tests.browser.shown import Shown, calls_in, number, rows_of, seconds
 from tests.waiting import PATIENCE_S
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import path_of, read
+from gyre.journal.journal import path_of, read
 from gyre.observability.dashboard.panels_cells import Cause
 from gyre.scheduler.messages import CellDied, StepTaken
 from gyre.storage import call_log

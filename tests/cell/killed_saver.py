@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tests.model.folders import small
 
-from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies
+from gyre.cell.checkpoint import CheckpointWriter, SingleRankCopies
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
-from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.offload import Snapshot
 from gyre.trainer.trainer import Trainer
 
 WATCHED = {"open", "os.listdir", "os.mkdir", "os.rename", "os.rmdir", "os.remove", "os.scandir"}

@@ -16,7 +16,7 @@ from tests.controller.forked_cells import fork_server
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene
 from tests.waiting import PATIENCE_S
 
-from gyre.batching.claim_codec import packed
+from gyre.batching.group_packer import packed
 from gyre.cell.client import CellClient
 from gyre.cell.spec import CellSpec
 from gyre.config.sections import (

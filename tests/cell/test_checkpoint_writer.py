@@ -14,17 +14,17 @@ from tests.model.folders import small
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 from tests.waiting import PATIENCE_S
 
-from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies, read_state
+from gyre.cell.checkpoint import CheckpointWriter, SingleRankCopies, planned_network, read_state
 from gyre.cell.main import with_checkpoint_version
 from gyre.cell.ranks import protocol
-from gyre.cell.ranks.main import open_part, planned_network
+from gyre.cell.ranks.main import open_part
 from gyre.cell.ranks.multi_rank_worker import joined
 from gyre.cell.training_worker import SingleRankWorker
 from gyre.model.checkpoint import save
 from gyre.model.checkpoint_store import newest, sweep, verified
 from gyre.model.loader import load_network
 from gyre.model.network import Network
-from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.offload import Snapshot
 from gyre.transports.shared_memory import SharedTransport
 from gyre.types.errors import CheckpointError, ModelError
 

@@ -19,7 +19,7 @@ from tests.chaos.held_calls import variables
 from tests.chaos.victims import Kind, Victim, calls_in_flight, victims
 from tests.waiting import PATIENCE_S
 
-from gyre.journal.reader import JournalContents, read
+from gyre.journal.journal import JournalContents, read
 from gyre.scheduler.replay import JOURNAL_EVENTS
 
 LOOK_S = 0.1

@@ -11,8 +11,8 @@ from tests.flows.live.followed_run import watched
 from tests.flows.live.running import SCHEDULE, Ran, pid_of, tasks_of, write_run
 
 from gyre.controller.controller import JOURNAL_EVENTS, Controller
-from gyre.controller.run_file import read_run
-from gyre.journal.reader import read
+from gyre.controller.run_dir import read_run
+from gyre.journal.journal import read
 from gyre.observability.ledgers import ledgers
 from gyre.scheduler.messages import (
     CellDied,

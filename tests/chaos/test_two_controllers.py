@@ -12,7 +12,7 @@ from tests.chaos.victims import supervisors
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 from tests.waiting import PATIENCE_S, wait_until
 
-from gyre.journal.reader import Resumed, read
+from gyre.journal.journal import Resumed, read
 from gyre.observability.ledgers import ledgers
 from gyre.scheduler.messages import ExecutionTerminated
 from gyre.scheduler.replay import JOURNAL_EVENTS

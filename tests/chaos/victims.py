@@ -9,9 +9,9 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Literal
 
-from gyre.cluster.procfs import holds_log
-from gyre.proxy.admin_client import address_file, is_proxy
+from gyre.cluster.process import holds_log
 from gyre.rollout.main import LOG_FILE
+from gyre.storage.files import is_proxy, proxy_address_file
 
 Kind = Literal["core", "satellite", "engine", "proxy", "supervisor", "controller"]
 
@@ -65,7 +65,7 @@ def supervisors(run: Path) -> list[Victim]:
 def calls_in_flight(run: Path) -> int | None:
     """Those that the proxy has; None where it does not answer."""
     try:
-        url = address_file(run).read_text().strip()
+        url = proxy_address_file(run).read_text().strip()
         with urllib.request.urlopen(f"{url}/metrics", timeout=2) as answer:
             lines = answer.read().decode().splitlines()
         (value,) = [line.split()[1] for line in lines if line.startswith("gyre_calls_in_flight ")]

@@ -15,7 +15,7 @@ from tests.chaos_sim.weights import (
     write_weights,
 )
 
-from gyre.batching.claim_codec import unpacked
+from gyre.batching.group_packer import unpacked
 from gyre.cell.spec import CellSpec
 from gyre.storage.files import read_plan
 from gyre.types.errors import CellError, CheckpointError, ModelError

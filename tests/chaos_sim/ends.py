@@ -1,7 +1,7 @@
 """What a run that is over has left on the disk, read back and compared with what it did."""
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import read
+from gyre.journal.journal import read
 from gyre.scheduler.replay import EVENTS, replay
 from gyre.storage import call_log
 from gyre.trajectory.tree import Tree

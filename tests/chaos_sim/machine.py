@@ -13,8 +13,7 @@ from pathlib import Path, PurePath
 
 from tests.chaos_sim.loop import NODE, Node
 
-from gyre.cluster.local import LocalNode
-from gyre.cluster.process import ForkedProcess
+from gyre.cluster.process import ForkedProcess, LocalNode
 
 FIRST_PID = 100_000_000
 """No real process has such a number, whatever is asked about it."""

@@ -25,11 +25,10 @@ from gyre.proxy.routing.call_output import CallOutput
 from gyre.proxy.routing.router import Router
 from gyre.rewards import assessment
 from gyre.rollout.supervisor import Supervisor
-from gyre.scheduler import rules
+from gyre.scheduler import policies
 from gyre.scheduler.executions import Counters, ExecutionTable
-from gyre.scheduler.groups import OutcomeLedger
+from gyre.scheduler.groups import OutcomeLedger, Staleness
 from gyre.scheduler.replay import EVENTS
-from gyre.scheduler.staleness import Staleness
 from gyre.storage.framed_file import FramedFile
 from gyre.types.errors import Unavailable
 from gyre.types.outcomes import Outcome
@@ -106,12 +105,12 @@ def _update(self, *, trainer_version, consumed, real=Staleness.update):
     real(self, trainer_version=trainer_version + 1, consumed=consumed)
 
 
-@bug("a cell enters whatever the waterlevel", "I4", of=(rules, "may_enter_training"))
+@bug("a cell enters whatever the waterlevel", "I4", of=(policies, "may_enter_training"))
 def _may_enter_training(*, waterlevel, capacity, leaving):
     return True
 
 
-@bug("one more is launched than fits", "I4", "I10", of=(rules, "executions_to_launch"))
+@bug("one more is launched than fits", "I4", "I10", of=(policies, "executions_to_launch"))
 def _executions_to_launch(*, queued, capacity, occupied):
     return max(0, min(queued, capacity + 1 - occupied))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gyre.config.toml import spelled
-from gyre.controller.run_file import RunFile, read_run
+from gyre.controller.run_dir import RunFile, read_run
 
 TASK = {
     "instruction": "go",

@@ -37,8 +37,7 @@ from gyre.controller import run_dir
 from gyre.controller.cells import processes
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_loop import RunLoop
-from gyre.journal.reader import read
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Journal, read
 from gyre.proxy import main as proxying
 from gyre.rollout import main as supervising
 from gyre.rollout.facts import FactsFile

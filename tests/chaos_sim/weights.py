@@ -7,7 +7,7 @@ being seen. Checkpoints have the real manifests, which the real controller verif
 import hashlib
 import json
 
-from gyre.model.manifest import (
+from gyre.model.checkpoint_store import (
     OPTIMIZER,
     CheckpointManifest,
     StateManifest,

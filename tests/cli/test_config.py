@@ -8,7 +8,7 @@ import pytest
 
 from gyre.config.loader import loaded
 from gyre.config.presets import PRESETS
-from gyre.controller.run_file import checked
+from gyre.controller.run_dir import checked
 from gyre.simulator.paper import PAPER
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "run.toml"

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.observability.terminal.journals import SMALL, simulated, told
 
-from gyre.journal.writer import Durability, Journal, write
+from gyre.journal.journal import Durability, Journal, write
 from gyre.observability.report.build import NUMBERS, PAGE, STEPS
 from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of

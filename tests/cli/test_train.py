@@ -8,9 +8,8 @@ from tests.simulator.scenes import scenario
 
 from gyre.cli.train import open_run_trackers
 from gyre.config.toml import as_toml
-from gyre.controller.run_file import read_run
-from gyre.journal.reader import path_of
-from gyre.journal.writer import write
+from gyre.controller.run_dir import read_run
+from gyre.journal.journal import path_of, write
 from gyre.scheduler.replay import EVENTS
 from gyre.simulator.from_journal import header_of
 from gyre.simulator.request import journaled

@@ -3,7 +3,7 @@
 import os
 import socket
 
-from gyre.cluster.procfs import holder_of_port
+from gyre.cluster.process import holder_of_port
 
 
 def test_whoever_listens_is_found_and_nobody_else():

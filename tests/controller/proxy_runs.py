@@ -12,9 +12,8 @@ from tests.waiting import PATIENCE_S
 from gyre.cluster.process import holds_log
 from gyre.controller.process_specs import proxy_plan
 from gyre.controller.proxy_processes import ProxyLauncher, ProxyProcess, ProxyProcesses
-from gyre.controller.run_dir import RunDir
-from gyre.controller.run_file import read_run
-from gyre.proxy.admin_client import PROXY
+from gyre.controller.run_dir import RunDir, read_run
+from gyre.storage.files import PROXY
 from gyre.testing.emulated_cell import tables
 from gyre.types.ids import named
 

@@ -25,7 +25,7 @@ from tests.scheduler.scene import shape
 from gyre.controller.executions.group_executions import name_of
 from gyre.controller.recovered_state import recover
 from gyre.controller.routes import ChangeTrackingDict, RouteTable, RouteTables
-from gyre.scheduler.engines import Engines
+from gyre.scheduler.executions import Engines
 from gyre.scheduler.messages import AdmitGroup, LaunchExecution, Move, MoveExecutions, OfferGroup
 from gyre.scheduler.policies import Continuous, Elastic
 from gyre.types.ids import EngineId, GroupId

@@ -10,7 +10,7 @@ from tests.waiting import PATIENCE_S
 
 from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.controller import Controller
-from gyre.controller.run_file import read_run
+from gyre.controller.run_dir import read_run
 from gyre.testing.emulated_cell import tables
 
 pytestmark = pytest.mark.slow

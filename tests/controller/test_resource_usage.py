@@ -11,13 +11,14 @@ import pytest
 from tests.controller.fake_run_loop import FakeRunLoop
 from tests.waiting import until
 
-from gyre.cluster.procfs import ProcessMeter, ProcessTable
 from gyre.controller.resource_usage import (
     FIRST_S,
     MOST_S,
     Device,
     Devices,
+    ProcessMeter,
     ProcessRoots,
+    ProcessTable,
     ResourceSampler,
     held_open,
     pause_s,

@@ -13,7 +13,7 @@ from gyre.config.loader import LoadedConfig
 from gyre.config.run_config import CellsConfig, ScheduleConfig
 from gyre.config.sections import Bounds
 from gyre.config.settings import marks_of, parts_of, settings
-from gyre.controller.run_file import checked, read_run
+from gyre.controller.run_dir import checked, read_run
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, LongestFirst
 from gyre.simulator.scenario import scenario_of

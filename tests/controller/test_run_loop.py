@@ -9,8 +9,7 @@ from tests.waiting import PATIENCE_S
 
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.run_loop import RunLoop
-from gyre.journal.reader import Header, read
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Header, Journal, read
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (
     AdmitGroup,

@@ -11,21 +11,20 @@ from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main
-from gyre.cluster.procfs import lock_holder
+from gyre.cluster.process import lock_holder
 from gyre.config.toml import as_toml
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.run_file import read_run
-from gyre.controller.run_status import (
+from gyre.controller.run_dir import (
     SETTINGS,
     changes,
     fixed_settings,
+    read_run,
     recorded,
     refuse_changes,
     require_no_writer,
     standing,
 )
-from gyre.journal.reader import Header, path_of, read
-from gyre.journal.writer import Journal, write
+from gyre.journal.journal import Header, Journal, path_of, read, write
 from gyre.scheduler.messages import RunStarted
 from gyre.scheduler.replay import plain_shape
 from gyre.testing.emulated_cell import tables
@@ -168,7 +167,7 @@ def test_resume_without_a_run_is_refused(tmp_path, capsys):
 WRITER = """
 import sys, time
 from pathlib import Path
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Journal
 from gyre.scheduler.replay import EVENTS
 journal, _ = Journal.resume(Path(sys.argv[1]), at=0.0, kinds=EVENTS)
 print("ready", flush=True)

@@ -13,12 +13,11 @@ from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main
 from gyre.cluster.process import holds_log
-from gyre.controller import run_status, stop
+from gyre.controller import run_dir, stop
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.executions import supervisors
 from gyre.controller.executions.supervisors import AdoptedSupervisor
-from gyre.journal.reader import Header, path_of
-from gyre.journal.writer import write
+from gyre.journal.journal import Header, path_of, write
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import RunStarted
 from gyre.scheduler.replay import plain_shape
@@ -140,7 +139,7 @@ def test_a_damaged_journal_keeps_nobody_from_being_told_to_stop(begun, capsys):
 
 
 def test_one_that_hangs_is_named_and_nothing_is_ended(begun, capsys, monkeypatch):
-    monkeypatch.setattr(run_status, "STOP_S", 0.1)
+    monkeypatch.setattr(run_dir, "STOP_S", 0.1)
     with working(begun, "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as one:
         assert 2 == main(["stop", str(begun)])
         assert one.poll() is None
@@ -150,7 +149,7 @@ def test_one_that_hangs_is_named_and_nothing_is_ended(begun, capsys, monkeypatch
 
 
 def test_one_that_works_on_another_machine_is_said_and_nothing_is_ended(begun, capsys, monkeypatch):
-    monkeypatch.setattr(run_status, "lock_holder", lambda path: None)
+    monkeypatch.setattr(run_dir, "lock_holder", lambda path: None)
     folder = begun / "attempts" / "g00000-00"
     with working(begun), supervised(folder, order("echo line > work; sleep 600")) as running:
         running.wait_for_work()

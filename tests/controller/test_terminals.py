@@ -14,7 +14,7 @@ from tests.observability.conftest import Story
 from tests.observability.terminal.journals import SMALL, simulated, told
 
 from gyre.cli.main import main
-from gyre.journal.writer import write
+from gyre.journal.journal import write
 from gyre.observability.terminal.colors import columns
 from gyre.scheduler.replay import JOURNAL_EVENTS
 from gyre.simulator.from_journal import header_of

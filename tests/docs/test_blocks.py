@@ -14,7 +14,7 @@ from tests.docs.pages import ROOT, blocks, name, pages, spans
 from gyre.cli.main import ENDS_WITH_A_COMMAND, parser
 from gyre.config.loader import loaded
 from gyre.config.settings import setting_at, tables
-from gyre.controller.run_file import checked
+from gyre.controller.run_dir import checked
 from gyre.tasks.folder import task
 from gyre.types.errors import ConfigError, TaskError
 from gyre.types.tasks import EvaluationRule

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from gyre.config.sections import LimitsConfig, ProxyConfig, RouterConfig
-from gyre.controller.run_status import MAY_CHANGE
+from gyre.controller.run_dir import MAY_CHANGE
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import PATIENCE_S
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import read
+from gyre.journal.journal import read
 from gyre.scheduler.messages import CellTraining, Published
 from gyre.types.run_events import RewardGiven, StepMade
 

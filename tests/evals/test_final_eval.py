@@ -7,11 +7,10 @@ import pytest
 from gyre.cli.train import print_summary
 from gyre.config.loader import loaded
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.run_file import checked
+from gyre.controller.run_dir import checked
 from gyre.evals.results import summed_up
 from gyre.evals.runner import due
-from gyre.journal.reader import Header, path_of
-from gyre.journal.writer import write
+from gyre.journal.journal import Header, path_of, write
 from gyre.scheduler.messages import RunStarted, StopReason
 from gyre.scheduler.replay import plain_shape
 

@@ -10,7 +10,7 @@ from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, held, pid_of, run_live, tasks_of, write_run
 from tests.waiting import patience
 
-from gyre.controller.run_file import read_run
+from gyre.controller.run_dir import read_run
 from gyre.scheduler.messages import (
     CellDied,
     CellRecovered,

@@ -19,8 +19,8 @@ from tests.waiting import PATIENCE_S, wait_until
 from gyre.cli.main import main
 from gyre.cluster.process import holds_log
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.run_file import read_run
-from gyre.journal.reader import Resumed, read
+from gyre.controller.run_dir import read_run
+from gyre.journal.journal import Resumed, read
 from gyre.observability.ledgers import ledgers
 from gyre.rollout import facts
 from gyre.scheduler.messages import (

@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from gyre.cell import client
 from gyre.cli.main import main
 from gyre.cluster import liveness
-from gyre.cluster.procfs import holder_of
+from gyre.cluster.process import holder_of
 from gyre.config.loader import loaded
 from gyre.evals.results import curve, read_summary
 from gyre.evals.runner import due, measured

@@ -10,9 +10,9 @@ import pytest
 from tests.flows.live.running import SCHEDULE, pid_of, run_live, tasks_of, write_run
 from tests.waiting import PATIENCE_S
 
-from gyre.proxy.admin_client import address_file
 from gyre.scheduler.messages import ExecutionTerminated, Published, StepTaken, StopReason
 from gyre.storage import call_log
+from gyre.storage.files import proxy_address_file
 from gyre.testing.emulated_cell import tables
 from gyre.types.call_records import CallClosed, LogSealed
 from gyre.types.ids import shard_of
@@ -97,7 +97,7 @@ def test_every_execution_is_recorded_whole_whichever_shard_it_had(killed):
 def test_each_has_its_own_port_log_and_journal_of_commits(killed):
     _, _, ran = killed
     folder = ran.folder
-    urls = {address_file(folder, shard).read_text() for shard in range(SHARDS)}
+    urls = {proxy_address_file(folder, shard).read_text() for shard in range(SHARDS)}
 
     assert SHARDS == len(urls)
     assert {"commits", "commits-1"} <= {path.name for path in folder.iterdir()}

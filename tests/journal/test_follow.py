@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from gyre.journal.reader import Header, JournalFollower
-from gyre.journal.writer import Durability, Journal
+from gyre.journal.journal import Durability, Header, Journal, JournalFollower
 from gyre.scheduler.messages import RunStarted, StepTaken
 from gyre.types.errors import ConfigError, LogDamaged
 

@@ -19,8 +19,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.module_patches import Overridden
 
-from gyre.journal.reader import MAGIC, MAJOR, MINOR, Header, Origin, Resumed, UnknownEvent, read
-from gyre.journal.writer import Durability, Journal, write
+from gyre.journal.journal import (
+    MAGIC,
+    MAJOR,
+    MINOR,
+    Durability,
+    Header,
+    Journal,
+    Origin,
+    Resumed,
+    UnknownEvent,
+    read,
+    write,
+)
 from gyre.scheduler.messages import (
     CellDied,
     Event,
@@ -382,9 +393,9 @@ def test_a_sync_that_fails_leaves_the_file_as_it_was_and_the_facts_for_later(tmp
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from gyre.journal.reader import Header
-from gyre.journal.reader import read
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Header
+from gyre.journal.journal import read
+from gyre.journal.journal import Journal
 from gyre.scheduler.messages import CellDied, CellId
 from gyre.scheduler.replay import EVENTS
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -422,8 +433,8 @@ def test_a_full_disk_refuses_a_whole_commit_and_it_is_made_when_there_is_room(tm
 LEAKS = """
 import os, resource, signal, sys
 from pathlib import Path
-from gyre.journal.reader import Header
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Header
+from gyre.journal.journal import Journal
 from gyre.scheduler.replay import EVENTS
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path, much = Path(sys.argv[1]), resource.RLIM_INFINITY

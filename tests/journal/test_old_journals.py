@@ -6,8 +6,7 @@ import pytest
 
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.controller.recovered_state import recover
-from gyre.journal.reader import MAJOR, UnknownEvent, read
-from gyre.journal.writer import Journal
+from gyre.journal.journal import MAJOR, Journal, UnknownEvent, read
 from gyre.observability.ledgers import ledgers
 from gyre.scheduler.messages import StepTaken, StopReason
 from gyre.scheduler.replay import EVENTS, replay, shape_of

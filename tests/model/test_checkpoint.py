@@ -10,8 +10,8 @@ from tests.model.folders import same, small, weights_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gyre.model.checkpoint import save
+from gyre.model.checkpoint_store import read_manifest
 from gyre.model.loader import load_network
-from gyre.model.manifest import read_manifest
 from gyre.model.registry import model_folder
 from gyre.model.weights import digest
 from gyre.types.errors import ModelError

@@ -9,22 +9,23 @@ import pytest
 import torch
 from tests.model.folders import small
 
-from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies, read_state
+from gyre.cell.checkpoint import CheckpointWriter, SingleRankCopies, read_state
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.model.checkpoint import save
 from gyre.model.checkpoint_store import (
     Checkpoint,
+    describe_file,
     listed,
     name_of,
     newest,
     prune,
+    sealed,
     set_aside,
     sweep,
     verified,
 )
 from gyre.model.loader import load_network
-from gyre.model.manifest import describe_file, sealed
-from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.offload import Snapshot
 from gyre.trainer.trainer import Trainer
 from gyre.types.errors import CellError, ModelError
 

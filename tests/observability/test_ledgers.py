@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.observability.terminal.journals import SMALL, journal, simulated, told
 
-from gyre.journal.reader import read
+from gyre.journal.journal import read
 from gyre.observability.ledgers import ExecutionLedger, GroupLedger, ledgers, ledgers_of
 from gyre.observability.terminal.summary import summary
 from gyre.scheduler.messages import ExecutionClosed, GroupAdmitted, GroupAssigned, StepTaken

@@ -5,7 +5,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.scheduler.machine import SchedulerMachine
 
-from gyre.scheduler import rules
+from gyre.scheduler import policies
 from gyre.scheduler.cells import CellState
 from gyre.types.errors import InternalError
 
@@ -83,7 +83,7 @@ def never_void(*, counted, min_valid):
     ids=lambda one: one if isinstance(one, str) else one.__name__,
 )
 def test_a_wrong_rule_is_noticed(monkeypatch, rule, fault):
-    monkeypatch.setattr(rules, rule, fault)
+    monkeypatch.setattr(policies, rule, fault)
 
     with pytest.raises((AssertionError, InternalError)):
         run_state_machine_as_test(

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from gyre.scheduler import rules
+from gyre.scheduler import policies
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.groups import Phase
 from gyre.scheduler.messages import Command, Event
@@ -29,7 +29,7 @@ def test_the_tables_of_transitions_have_every_state():
 
 
 def test_every_rule_is_explained():
-    tree = ast.parse(Path(rules.__file__).read_text())
+    tree = ast.parse(Path(policies.__file__).read_text())
     there = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     rows = re.findall(r"^\| (`.*?) \|", PAGE.split("## The rules")[1], re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}

@@ -13,11 +13,11 @@ from safetensors.numpy import save
 from tests.inference.engine import slow_engine
 from tests.inference.server.serving import served, write_model
 
-from gyre.batching.claim_codec import unpacked as claim_of
+from gyre.batching.group_packer import unpacked as claim_of
 from gyre.cell.ranks.worker import read_shard
 from gyre.inference.kv_transfer import unpacked as blocks_of
+from gyre.model.checkpoint_store import Shard
 from gyre.model.loader import load_network
-from gyre.model.manifest import Shard
 from gyre.rewards.judge import WorkspaceExcerpts
 from gyre.rollout.workspace import Workspace
 from gyre.storage.wal import WalEntry, WriteAheadLog, entries

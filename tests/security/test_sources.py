@@ -126,6 +126,6 @@ def test_every_token_is_checked_by_a_comparison_of_constant_time():
     assert {
         "proxy/admin_api.py",
         "inference/server/server.py",
-        "cell/main.py",
+        "cell/api.py",
         "controller/executions/facts_server.py",
     } <= users

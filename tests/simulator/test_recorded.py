@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.simulator.scenes import scenario, small_run
 
-from gyre.journal.reader import MAGIC, read
-from gyre.journal.writer import write
+from gyre.journal.journal import MAGIC, read, write
 from gyre.scheduler.messages import ExecutionClosed, ExecutionTerminated, Published
 from gyre.scheduler.policies import Async, Boundary, Colocate
 from gyre.scheduler.replay import EVENTS, replay, shape_of

@@ -17,7 +17,7 @@ from gyre.inference.kv_transfer import SharedFolderKvStore, packed, unpacked
 from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
 from gyre.model.checkpoint import save
-from gyre.model.manifest import MANIFEST
+from gyre.model.checkpoint_store import MANIFEST
 from gyre.testing.fake_kv import values
 from gyre.testing.script import FastCoder, Script, ScriptedReply, after, always
 from gyre.testing.timed_engine import TimedEngine, engine

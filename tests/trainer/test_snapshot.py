@@ -5,7 +5,7 @@ import torch
 from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
 from gyre.model.network import Network
-from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.offload import Snapshot
 from gyre.types.errors import CheckpointError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from gyre.config.toml import spelled
 from gyre.controller.controller import JOURNAL_EVENTS
 from gyre.evals.results import SUMMARY_FILE
-from gyre.journal.reader import JournalContents, read
+from gyre.journal.journal import JournalContents, read
 from gyre.model.checkpoint_store import EVALUATIONS
 from gyre.types.run_events import ClaimTrained, EvaluationRound, GroupPacked, StepMade
 

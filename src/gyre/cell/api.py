@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from torch import Tensor
 
-from gyre.batching.claim_codec import unpacked
+from gyre.batching.group_packer import unpacked
 from gyre.cell.protocol import (
     ABOUT,
     BroadcastRequest,
@@ -47,7 +47,7 @@ from gyre.inference.engine.async_engine import EmbeddedEngine
 from gyre.inference.kv_transfer import KvStore
 from gyre.inference.server.control_api import ControllableEngine
 from gyre.inference.server.server import Server
-from gyre.model.manifest import read_manifest
+from gyre.model.checkpoint_store import read_manifest
 from gyre.model.network import Network
 from gyre.model.weights import digest, digest_of
 from gyre.net.http_server import ClientGone, Exchange, Receive, Scope, Send

@@ -23,8 +23,7 @@ import uvloop
 
 from gyre.aio import run_loop
 from gyre.cell.api import CellApi, CellApplication
-from gyre.cell.checkpoint_writer import read_state
-from gyre.cell.ranks.main import planned_network
+from gyre.cell.checkpoint import planned_network, read_state
 from gyre.cell.ranks.multi_rank_worker import open_ranked
 from gyre.cell.spec import CellSpec
 from gyre.cell.training_worker import SingleRankWorker, TrainingWorker
@@ -46,8 +45,8 @@ from gyre.inference.server.control_api import ControllableEngine
 from gyre.inference.server.main import TokenizerFile, end_ids
 from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
+from gyre.model.checkpoint_store import read_manifest, require_state_manifest
 from gyre.model.cuda_ipc import CudaIpcMemory, IpcMemory
-from gyre.model.manifest import read_manifest, require_state_manifest
 from gyre.model.network import Network
 from gyre.model.registry import model_folder
 from gyre.net.http_server import (

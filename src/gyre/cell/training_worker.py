@@ -10,14 +10,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gyre.cell.checkpoint_writer import CheckpointWriter, SingleRankCopies
+from gyre.cell.checkpoint import CheckpointWriter, SingleRankCopies
 from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
 from gyre.cell.weight_sync import WeightPublisher
 from gyre.model.cuda_ipc import IpcMemory
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
-from gyre.trainer.offload import oom_guard, synchronize
+from gyre.trainer.offload import Snapshot, oom_guard, synchronize
 from gyre.trainer.protocol import CellTrainer
-from gyre.trainer.snapshot import Snapshot
 from gyre.types.errors import CellError
 from gyre.types.protocols import Transport
 from gyre.types.training import Claim, ClaimReport, Score, StepReport

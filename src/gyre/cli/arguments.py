@@ -36,7 +36,7 @@ def count(text: str, *, expected: str = "a number of 1 or more") -> int:
 
 def recorded_source(args: argparse.Namespace) -> "ScenarioSource":
     """The run of `--from-journal`; there is no file, so that the first word is a value too."""
-    from gyre.journal.reader import path_of, read
+    from gyre.journal.journal import path_of, read
     from gyre.scheduler.replay import EVENTS
     from gyre.simulator.from_journal import recorded
     from gyre.simulator.request import ScenarioSource

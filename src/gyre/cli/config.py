@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from gyre.controller.run_file import read_run
+    from gyre.controller.run_dir import read_run
 
     found = read_run(_file(args), args.overrides).loaded
     schedule = "" if found.preset is None else f"; {found.schedule}"
@@ -31,7 +31,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _show(args: argparse.Namespace) -> None:
     from gyre.config.toml import as_toml
-    from gyre.controller.run_file import read_run
+    from gyre.controller.run_dir import read_run
 
     found = read_run(_file(args), args.overrides)
     if found.loaded.preset is not None:

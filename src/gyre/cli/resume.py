@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from gyre.cli.train import print_summary, train_to_end
     from gyre.controller.main import clear_away
-    from gyre.controller.run_status import recorded, require_no_writer, standing
+    from gyre.controller.run_dir import recorded, require_no_writer, standing
     from gyre.types.errors import ConfigError
 
     found = standing(args.run)

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
     if args.journal is not None:
         import time
 
-        from gyre.journal.writer import write
+        from gyre.journal.journal import write
         from gyre.scheduler.replay import EVENTS
         from gyre.simulator.from_journal import header_of
 

@@ -10,7 +10,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from gyre.controller.stop import stop
-    from gyre.journal.reader import path_of
+    from gyre.journal.journal import path_of
     from gyre.types.errors import ConfigError
 
     if not path_of(args.run).exists():
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _standing(folder: Path) -> str:
     """How far it has come, if that can be read: what runs is ended either way."""
-    from gyre.controller.run_status import standing
+    from gyre.controller.run_dir import standing
     from gyre.types.errors import ConfigError, LogDamaged
 
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gyre.cli.arguments import takes_values
 
 if TYPE_CHECKING:
-    from gyre.controller.run_file import RunFile
+    from gyre.controller.run_dir import RunFile
     from gyre.observability.trackers.registry import Trackers
     from gyre.scheduler.messages import StopReason
 
@@ -33,8 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gyre.controller.main import folder_of
-    from gyre.controller.run_file import read_run
-    from gyre.controller.run_status import refuse_changes, require_no_writer, standing
+    from gyre.controller.run_dir import read_run, refuse_changes, require_no_writer, standing
 
     run = read_run(args.config, args.overrides)
     found = standing(folder_of(run))
@@ -140,7 +139,7 @@ def summary_of(run: "RunFile", *, encoding: str | None = None) -> str:
     """
     from gyre.controller.main import folder_of
     from gyre.evals.results import curve
-    from gyre.journal.reader import read
+    from gyre.journal.journal import read
     from gyre.observability.terminal.summary import summary
     from gyre.observability.what_if import compared
     from gyre.scheduler.replay import JOURNAL_EVENTS

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _check(place: Path) -> None:
     """What is no journal is said here, and not only on the page; one that is empty may grow."""
-    from gyre.journal.reader import MAGIC, path_of
+    from gyre.journal.journal import MAGIC, path_of
     from gyre.types.errors import ConfigError
 
     path = path_of(place) if place.is_dir() else place

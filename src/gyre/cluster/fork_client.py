@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gyre.aio import done_within
-from gyre.cluster.local import LocalNode
-from gyre.cluster.process import STOP_S, ForkedProcess
+from gyre.cluster.process import STOP_S, ForkedProcess, LocalNode
 from gyre.types.errors import ConfigError
 from gyre.types.protocols import Cluster, Node, NodeProcess, ProcessHandle
 

@@ -25,7 +25,7 @@ from signal import SIGKILL
 from threading import Thread
 from typing import Self
 
-from gyre.cluster.local import LocalNode, LocalProcess
+from gyre.cluster.process import LocalNode, LocalProcess
 from gyre.types.errors import ConfigError
 
 SIOCGIFADDR = 0x8915

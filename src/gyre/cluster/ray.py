@@ -30,8 +30,8 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from gyre.cluster.local import LocalNode
 from gyre.cluster.node_agent import NodeAgent
+from gyre.cluster.process import LocalNode
 from gyre.config.run_config import ClusterConfig
 from gyre.types.errors import ConfigError
 from gyre.types.protocols import LOST, Node

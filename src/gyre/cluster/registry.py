@@ -3,7 +3,7 @@
 import importlib
 from pathlib import Path
 
-from gyre.cluster.local import LocalCluster
+from gyre.cluster.process import LocalCluster
 from gyre.config.run_config import ClusterConfig
 from gyre.types.errors import ConfigError
 from gyre.types.protocols import Cluster

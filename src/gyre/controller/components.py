@@ -18,8 +18,7 @@ from gyre.controller.executions.supervisors import Supervisors
 from gyre.controller.process_specs import order_for, packer_for
 from gyre.controller.routes import RouteTables
 from gyre.controller.run_loop import RunLoop
-from gyre.controller.training.batches import TrainingSettings
-from gyre.controller.training.coordinator import TrainingCoordinator
+from gyre.controller.training.coordinator import TrainingCoordinator, TrainingSettings
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.rollout.spec import ExecutionSpec
 from gyre.scheduler.config import SchedulerConfig

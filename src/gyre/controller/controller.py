@@ -24,12 +24,9 @@ from gyre.controller.process_specs import harness_for, open_tasks, proxy_plan
 from gyre.controller.proxy_processes import ProxyProcesses, recorded_plans
 from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.controller.resource_usage import ProcessRoots, ResourceSampler
-from gyre.controller.run_dir import RunDir
-from gyre.controller.run_file import RunFile
+from gyre.controller.run_dir import SETTINGS, RunDir, RunFile, fixed_settings
 from gyre.controller.run_loop import Decided, Listener, RunLoop
-from gyre.controller.run_status import SETTINGS, fixed_settings
-from gyre.journal.reader import Header, JournalContents
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Header, Journal, JournalContents
 from gyre.model import checkpoint_store
 from gyre.net.http_server import listener, serving, told_to_stop
 from gyre.proxy.spec import ProxySpec, engines_of

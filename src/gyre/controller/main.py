@@ -13,10 +13,9 @@ from gyre.controller import resume
 from gyre.controller.controller import Controller
 from gyre.controller.process_specs import sandbox_for
 from gyre.controller.resource_usage import ResourceSampler
-from gyre.controller.run_dir import RunDir
-from gyre.controller.run_file import RunFile
+from gyre.controller.run_dir import RunDir, RunFile
 from gyre.controller.run_loop import Listener, warn
-from gyre.journal.reader import read
+from gyre.journal.journal import read
 from gyre.model.hf_config import read_description
 from gyre.model.registry import model_folder
 from gyre.rollout.environment import check

@@ -12,9 +12,9 @@ from gyre.controller.run_dir import RunDir
 from gyre.harnesses.program import ContextWindow
 from gyre.harnesses.registry import open_harness
 from gyre.model.registry import model_folder
-from gyre.proxy.admin_client import address_file
 from gyre.proxy.spec import ProxySpec
 from gyre.rollout.spec import ExecutionSpec
+from gyre.storage.files import proxy_address_file
 from gyre.tasks.registry import open_tasks as open_source
 from gyre.tasks.registry import refuse_unfit
 from gyre.types.errors import ConfigError
@@ -116,7 +116,7 @@ def order_for(
         counts_placeholders=config.evaluate.placeholder == "zero",
         judge=config.evaluate.judge,
         sandbox=sandbox_for(config.sandbox),
-        address_file=str(address_file(Path(config.run.place).absolute(), shard)),
+        address_file=str(proxy_address_file(Path(config.run.place).absolute(), shard)),
         facts_url=facts_url,
     )
 

@@ -19,14 +19,12 @@ import aiohttp
 
 from gyre.aio import Interrupted, run_until
 from gyre.cluster.liveness import wait_or_kill_if_silent
-from gyre.cluster.process import AdoptedProcess, SpawnedProcess
-from gyre.cluster.procfs import holder_of_port, holds_log
+from gyre.cluster.process import AdoptedProcess, SpawnedProcess, holder_of_port, holds_log
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_loop import RunLoop, warn
-from gyre.proxy.admin_client import PROXY, address_file
 from gyre.proxy.client import ProxyClient, ShardedProxyClient
 from gyre.proxy.spec import ProxySpec
-from gyre.storage.files import read_plan, write_plan
+from gyre.storage.files import PROXY, proxy_address_file, read_plan, write_plan
 from gyre.types.errors import BoundaryError, ConfigError, TakenOver
 from gyre.types.ids import EngineName, named
 from gyre.types.protocols import ProcessHandle
@@ -96,7 +94,7 @@ class ProxyLauncher:
             return None
         if not holds_log(pid, self.log):
             return None
-        url = address_file(self._places.run, self._shard).read_text().strip()
+        url = proxy_address_file(self._places.run, self._shard).read_text().strip()
         return AdoptedProcess(self.name, pid, self.log), ProxyClient(url, self._session)
 
     @property

@@ -1,21 +1,20 @@
-"""CPU and GPU use, sampled into the journal.
-
-What a run uses, measured every few seconds for its journal: processors, and accelerators.
+"""CPU and GPU use, sampled every few seconds into the journal.
 
 Rule 1: measuring delays nothing: it is done beside the loop, less often the longer a run lasts,
 and what cannot be read is left out.
+Rule 2: a process that has ended counts with the parent that waited for it, so that nothing is lost
+and nothing counts twice.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyre.cluster.procfs import ProcessMeter, ProcessMeters, ProcessTable
 from gyre.controller.run_loop import RunLoop
 from gyre.types.run_events import DeviceUse, UseMeasured
 
@@ -23,6 +22,109 @@ try:
     import pynvml
 except ModuleNotFoundError:
     pynvml = None
+
+
+PROC = Path("/proc")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStat:
+    """One process, as /proc has it."""
+
+    pid: int
+    parent: int
+    session: int
+    started: int
+    """Ticks after the machine; with its number it names a process for good."""
+    own_s: float
+    waited_s: float
+    """Of children that have ended, and theirs."""
+
+
+class ProcessTable:
+    """All processes of the machine at one moment."""
+
+    def __init__(self, running: Mapping[int, ProcessStat]) -> None:
+        self.running = running
+        self._children: dict[int, list[int]] = {}
+        for one in running.values():
+            self._children.setdefault(one.parent, []).append(one.pid)
+
+    @classmethod
+    def now(cls) -> "ProcessTable":
+        found = (_read(int(one.name)) for one in PROC.iterdir() if one.name.isdecimal())
+        return cls({one.pid: one for one in found if one is not None})
+
+    def under(self, root: int) -> Iterator[ProcessStat]:
+        """The process and its descendants; nothing where it has ended."""
+        waiting = [root]
+        while waiting:
+            if (found := self.running.get(waiting.pop())) is not None:
+                yield found
+                waiting += self._children.get(found.pid, ())
+
+    def alone(self, pid: int) -> float | None:
+        """What one process took itself."""
+        found = self.running.get(pid)
+        return None if found is None else found.own_s
+
+    def leaders(self, but: Collection[int]) -> Iterator[int]:
+        """Those that lead a session, but these."""
+        return (pid for pid, one in self.running.items() if one.session == pid and pid not in but)
+
+
+class ProcessMeter:
+    """Processor seconds of a process and all below it, from one reading to the next."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[int, int], float] | None = None
+        """Which process it was, and all that it had taken."""
+
+    def took(self, table: ProcessTable, root: int) -> float | None:
+        """Since the last reading of this process, or since it began; None where it is gone."""
+        found = table.running.get(root)
+        if found is None:
+            self._last = None
+            return None
+        who = (found.pid, found.started)
+        total = sum(one.own_s + one.waited_s for one in table.under(found.pid))
+        before = self._last[1] if self._last is not None and self._last[0] == who else 0.0
+        self._last = (who, total)
+        # What left the tree with its seconds, as a daemon does, cannot make it negative.
+        return max(0.0, total - before)
+
+
+class ProcessMeters:
+    """Processor seconds of several processes and all below them, whose number changes."""
+
+    def __init__(self) -> None:
+        self._meters: dict[int, ProcessMeter] = {}
+
+    def took(self, table: ProcessTable, roots: Collection[int]) -> float | None:
+        """All together; None where all of them are gone."""
+        self._meters = {pid: self._meters.get(pid, ProcessMeter()) for pid in roots}
+        took = [one.took(table, pid) for pid, one in self._meters.items()]
+        known = [seconds for seconds in took if seconds is not None]
+        return sum(known) if known else None
+
+
+def _read(pid: int) -> ProcessStat | None:
+    try:
+        found = (PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    # Its name is in brackets, and may hold any bytes: brackets, blanks, half a letter.
+    fields = found[found.rindex(b")") + 2 :].split()
+    user, system, waited_user, waited_system = (int(one) * _TICK_S for one in fields[11:15])
+    return ProcessStat(
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        started=int(fields[19]),
+        own_s=user + system,
+        waited_s=waited_user + waited_system,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

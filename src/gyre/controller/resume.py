@@ -6,17 +6,16 @@ Rule 2: nothing is decided here; cells are said to have died, and the scheduler 
 
 import asyncio
 
-from gyre.cluster.process import AdoptedProcess
-from gyre.cluster.procfs import holds_log
+from gyre.cluster.process import AdoptedProcess, holds_log
 from gyre.controller.components import Components
 from gyre.controller.recovered_state import RecoveredState
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_loop import RunLoop
 from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.proxy.admin_client import is_proxy
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import CellDied, EngineLost, LoadWeights
+from gyre.storage.files import is_proxy
 from gyre.types.errors import ConfigError
 from gyre.types.ids import CellId, EngineId
 

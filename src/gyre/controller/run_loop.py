@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Journal
 from gyre.scheduler.messages import Command, StopReason, TimerFired
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler

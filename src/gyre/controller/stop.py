@@ -12,9 +12,7 @@ from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import ClusterConfig
 from gyre.controller import resume
 from gyre.controller.executions.supervisors import STOP, AdoptedSupervisor, ProcessSignaller
-from gyre.controller.run_dir import RunDir
-from gyre.controller.run_file import read_run
-from gyre.controller.run_status import end_controller
+from gyre.controller.run_dir import RunDir, end_controller, read_run
 from gyre.storage.files import is_taken
 from gyre.types.errors import ConfigError
 

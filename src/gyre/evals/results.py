@@ -9,7 +9,7 @@ import msgspec
 
 from gyre.controller.executions.supervisors import SupervisedExecution
 from gyre.evals.plan import EvalSpec
-from gyre.journal.reader import path_of, read
+from gyre.journal.journal import path_of, read
 from gyre.model.checkpoint_store import EVALUATIONS
 from gyre.rewards.statistics import Mean, ScoredExecution, ScoreStatistics, score_statistics
 from gyre.storage.files import replace

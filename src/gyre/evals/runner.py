@@ -24,8 +24,7 @@ from gyre.aio import BackgroundTasks, run_loop
 from gyre.cell.client import CellClient
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.liveness import BEAT_S, Probe, wait_or_kill_if_silent
-from gyre.cluster.process import AdoptedProcess
-from gyre.cluster.procfs import holder_of
+from gyre.cluster.process import AdoptedProcess, holder_of
 from gyre.config.run_config import RunConfig
 from gyre.controller import run_dir
 from gyre.controller.cells.processes import READY_S, open_session

@@ -12,8 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gyre.model.hf_config import CONFIG
-from gyre.model.manifest import (
+from gyre.model.checkpoint_store import (
     FORMAT,
     CheckpointManifest,
     Shard,
@@ -21,6 +20,7 @@ from gyre.model.manifest import (
     describe_file,
     write_manifest,
 )
+from gyre.model.hf_config import CONFIG
 from gyre.model.network import Network
 from gyre.model.weights import INDEX, SINGLE, digest_of, parameters
 from gyre.storage.files import sync

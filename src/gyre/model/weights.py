@@ -18,7 +18,7 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from gyre.model.manifest import read_manifest, verify
+from gyre.model.checkpoint_store import read_manifest, verify
 from gyre.model.network import Network
 from gyre.types.errors import ModelError
 

@@ -6,8 +6,8 @@ Rule 1: nothing is written and nothing is locked, so that looking cannot disturb
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from gyre.cluster.procfs import lock_holder
-from gyre.journal.reader import Header, JournalEntry, JournalFollower, path_of
+from gyre.cluster.process import lock_holder
+from gyre.journal.journal import Header, JournalEntry, JournalFollower, path_of
 from gyre.observability.history.state import RunState
 from gyre.scheduler.replay import JOURNAL_EVENTS, shape_of
 from gyre.types.errors import ConfigError

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gyre.journal.reader import JournalContents
+from gyre.journal.journal import JournalContents
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.groups import COUNTED
 from gyre.scheduler.messages import ExecutionClosed, GroupAdmitted, GroupAssigned, StepTaken

@@ -4,10 +4,10 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from fractions import Fraction
 
-from gyre.scheduler import rules
+from gyre.scheduler import policies
 from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.groups import Staleness
 from gyre.scheduler.policies import Boundary
-from gyre.scheduler.staleness import Staleness
 from gyre.simulator.theory import long_run_staleness
 
 
@@ -37,7 +37,7 @@ def _updates(shape: SchedulerConfig, dispatch: Boundary, steps: int) -> Iterator
     for version in range(steps):
         admitted = 0
         if version % shape.steps_per_burst == 0:
-            admitted = rules.groups_to_admit(
+            admitted = policies.groups_to_admit(
                 wanted=dispatch.at_publication(burst=burst)
                 if version
                 else dispatch.at_start(batch=batch, burst=burst),

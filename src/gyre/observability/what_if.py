@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gyre.journal.reader import JournalContents
+from gyre.journal.journal import JournalContents
 from gyre.observability.terminal.text import MINUTE_S
 from gyre.scheduler.messages import StopReason
 from gyre.simulator.from_journal import recorded

@@ -6,24 +6,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from gyre.storage.files import PROXY, TOKEN_FILE, proxy_address_file
 from gyre.types.errors import ConfigError
-from gyre.types.ids import named, shard_of
+from gyre.types.ids import shard_of
 
-TOKEN_FILE = "admin.token"
-PROXY = "proxy"
-"""What the first, or only, process of a proxy is called."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Goes to the run's own proxy, and never by a web proxy that the environment names."""
-
-
-def is_proxy(name: str) -> bool:
-    """Whether a process of this name is one of the proxy's."""
-    return name == PROXY or name.startswith(f"{PROXY}-")
-
-
-def address_file(folder: Path, shard: int = 0) -> Path:
-    """Says where a shard of the run's proxy listens."""
-    return folder / f"{named(PROXY, shard)}.url"
 
 
 def address_of(folder: Path, execution: str | None) -> str:
@@ -31,7 +19,7 @@ def address_of(folder: Path, execution: str | None) -> str:
     # A run has as many shards for as long as it lasts.
     shards = 1 + len(list(folder.glob(f"{PROXY}-*.url")))
     shard = 0 if execution is None else shard_of(execution, shards)
-    return address_file(folder, shard).read_text().strip()
+    return proxy_address_file(folder, shard).read_text().strip()
 
 
 def control(

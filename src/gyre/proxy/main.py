@@ -21,7 +21,6 @@ from gyre.inference.clients.http import client
 from gyre.inference.clients.registry import EngineAddress, connect, read_address
 from gyre.net.http_server import listener, serve_until_told
 from gyre.proxy.admin_api import AdminApi, show
-from gyre.proxy.admin_client import TOKEN_FILE, address_file
 from gyre.proxy.call_handler import CallContext
 from gyre.proxy.executions import ExecutionRegistry
 from gyre.proxy.metrics import ProxyMetrics
@@ -31,7 +30,7 @@ from gyre.proxy.server import Proxy
 from gyre.proxy.spec import ProxySpec, engines_of
 from gyre.renderers.registry import load_renderer
 from gyre.rollout.spec import read_proxy_totals, write_proxy_totals
-from gyre.storage.files import read_key, read_plan
+from gyre.storage.files import TOKEN_FILE, proxy_address_file, read_key, read_plan
 from gyre.storage.files import replace as replace_file
 from gyre.storage.wal import WalWriter, WriteAheadLog
 from gyre.types.errors import ConfigError, GyreError
@@ -151,7 +150,7 @@ async def serve(plan: ProxySpec, on_start: Callable[[RunningProxy], None]) -> No
             }
             host, port = on.getsockname()[:2]
             url = f"http://{host}:{port}"
-            address_file(plan.folder, plan.shard).write_text(url)
+            proxy_address_file(plan.folder, plan.shard).write_text(url)
             started = RunningProxy(
                 url=url,
                 folder=plan.folder,

@@ -8,12 +8,12 @@ Rule 3: an event that cannot be is refused with InternalError and changes nothin
 
 from typing import assert_never
 
-from gyre.scheduler import rules
+from gyre.scheduler import policies
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.executions import ExecutionTable
-from gyre.scheduler.fleet import Fleet
-from gyre.scheduler.groups import Burst, OutstandingGroup, Phase
+from gyre.scheduler.fleet import Fleet, TransitionPolicy
+from gyre.scheduler.groups import Burst, OutstandingGroup, Phase, Staleness
 from gyre.scheduler.messages import (
     CallsReported,
     CellDied,
@@ -41,8 +41,6 @@ from gyre.scheduler.messages import (
     TimerFired,
     TransitionFailed,
 )
-from gyre.scheduler.staleness import Staleness
-from gyre.scheduler.transitions import TransitionPolicy
 from gyre.types.errors import InternalError
 from gyre.types.ids import CORE, GroupId
 
@@ -206,7 +204,7 @@ class Scheduler:
             return commands
         self.burst.ready += 1
         commands.append(self._rollout.offer(group))
-        if rules.too_many_void(
+        if policies.too_many_void(
             void=self.ledger.recent_void, window=self.ledger.window, max_void=self.shape.max_void
         ):
             return [*commands, self._stop(StopReason.TOO_MANY_VOID)]
@@ -255,7 +253,7 @@ class Scheduler:
             trainer_version=event.step, consumed=[group.version for group in consumed]
         )
         self._switching.restart_dwell()
-        if not rules.ends_burst(
+        if not policies.ends_burst(
             version=self.burst.version, steps_per_burst=self.shape.steps_per_burst
         ):
             return []
@@ -265,7 +263,7 @@ class Scheduler:
         return [
             self._fleet.leave(cell, LeaveReason.AFTER_BURST)
             for cell in self.cells.satellites
-            if rules.goes_home(self.cells.state(cell))
+            if policies.goes_home(self.cells.state(cell))
         ]
 
     def _publish(self) -> list[Command]:

@@ -18,7 +18,7 @@ from math import ceil, inf, log, sqrt
 from statistics import fmean, median, stdev
 from typing import Any, assert_never
 
-from gyre.journal.reader import Header, JournalContents
+from gyre.journal.journal import Header, JournalContents
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SCHEDULE_FIELDS, SchedulerConfig
 from gyre.scheduler.messages import (

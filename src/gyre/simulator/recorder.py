@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.groups import Staleness
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.scheduler import Scheduler
-from gyre.scheduler.staleness import Staleness
 from gyre.simulator.result import (
     MOST_LEVELS,
     LowerBounds,

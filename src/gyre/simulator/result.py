@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from gyre.scheduler.groups import Identity
 from gyre.scheduler.messages import StopReason
-from gyre.scheduler.staleness import Identity
 from gyre.simulator.workload import HOUR_S
 
 

@@ -1,4 +1,4 @@
-"""Atomic file replacement, JSON spec files, secrets, folder locks."""
+"""Atomic file replacement, JSON spec files, secrets, folder locks, shared file names."""
 
 import fcntl
 import os
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gyre.types.errors import ConfigError, wrap_errors
+from gyre.types.ids import named
 
 
 def sync(path: Path) -> None:
@@ -76,6 +77,19 @@ def _whole(kind: int) -> bytes:
 T = TypeVar("T")
 RUN_FILE = "run.toml"
 """In a run's folder: its settings."""
+TOKEN_FILE = "admin.token"
+PROXY = "proxy"
+"""What the first, or only, process of a run's proxy is called."""
+
+
+def is_proxy(name: str) -> bool:
+    """Whether a process of this name is one of the proxy's."""
+    return name == PROXY or name.startswith(f"{PROXY}-")
+
+
+def proxy_address_file(folder: Path, shard: int = 0) -> Path:
+    """In a run's folder, says where a shard of its proxy listens."""
+    return folder / f"{named(PROXY, shard)}.url"
 
 
 def write_plan(path: Path, plan: object) -> Path:

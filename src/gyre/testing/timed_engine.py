@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gyre.config.sections import EngineConfig
 from gyre.inference.engine.request import Capacity, KVBlocks, Pin, admitted, refusal
-from gyre.model.manifest import read_manifest, verify
+from gyre.model.checkpoint_store import read_manifest, verify
 from gyre.model.network import Network
 from gyre.model.weights import load_into
 from gyre.testing.fake_kv import BYTES_PER_TOKEN, FakeKvCache

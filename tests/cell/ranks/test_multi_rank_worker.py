@@ -32,7 +32,7 @@ from tests.waiting import PATIENCE_S
 from gyre.cell.weight_sync import fetched, whole_cuts
 from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import read
+from gyre.journal.journal import read
 from gyre.model.loader import load_network
 from gyre.scheduler.messages import CellDied
 from gyre.trainer.trainer import Trainer

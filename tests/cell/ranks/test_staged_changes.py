@@ -8,9 +8,10 @@ from tests.cell.live_cells import Started
 from tests.contracts.trainer import same, weights_of
 from tests.model.folders import small
 
+from gyre.cell.checkpoint import planned_network
 from gyre.cell.protocol import ExposedWeights, ReduceRequest, StepRequest
 from gyre.cell.ranks import protocol
-from gyre.cell.ranks.main import open_part, planned_network
+from gyre.cell.ranks.main import open_part
 from gyre.model.checkpoint import save
 from gyre.types.errors import CellError, InternalError
 

@@ -13,8 +13,7 @@ from tests.testing.virtual_time import hurried
 
 from gyre.cell.protocol import SavedCheckpoint
 from gyre.controller.cells.transitions import COUNTED, RoleTransitions
-from gyre.controller.training.batches import TrainingSettings
-from gyre.controller.training.coordinator import MOST_READS, TrainingCoordinator
+from gyre.controller.training.coordinator import MOST_READS, TrainingCoordinator, TrainingSettings
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.scheduler.messages import (
     CellDied,

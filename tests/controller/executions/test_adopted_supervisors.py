@@ -11,7 +11,7 @@ import pytest
 from tests.controller.executions.supervised import order, resume, supervised
 from tests.waiting import PATIENCE_S, until
 
-from gyre.cluster.local import LocalNode
+from gyre.cluster.process import LocalNode
 from gyre.controller.executions import supervisors
 from gyre.controller.executions.supervisors import SILENT_S, HeldTime, Supervisors
 from gyre.proxy.client import SealedExecution

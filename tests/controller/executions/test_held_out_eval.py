@@ -14,7 +14,7 @@ from tests.controller.fake_run_loop import FakeRunLoop
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster.fork_client import ForkClient
-from gyre.cluster.local import LocalNode
+from gyre.cluster.process import LocalNode
 from gyre.controller.executions.held_out_eval import HeldOutEval, name_of
 from gyre.controller.executions.supervisors import MOST_REVIVALS, Supervisors
 from gyre.proxy.client import SealedExecution

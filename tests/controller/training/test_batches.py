@@ -12,7 +12,7 @@ from gyre.batching.group_buffer import GroupBuffer
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
 from gyre.controller.recovered_state import RecoveredState
-from gyre.controller.training.batches import Batches, TrainingSettings
+from gyre.controller.training.coordinator import Batches, TrainingSettings
 from gyre.controller.training.update import Queue
 from gyre.types.errors import LogDamaged
 from gyre.types.run_events import CallsDamaged, StepReplayed

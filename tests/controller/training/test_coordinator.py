@@ -14,8 +14,7 @@ from tests.waiting import PATIENCE_S
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup
 from gyre.batching.work_queue import CORE
 from gyre.controller.recovered_state import RecoveredState, RecoveredStep
-from gyre.controller.training.batches import TrainingSettings
-from gyre.controller.training.coordinator import TrainingCoordinator
+from gyre.controller.training.coordinator import TrainingCoordinator, TrainingSettings
 from gyre.scheduler.messages import CellDied, GroupAssigned, OfferGroup, StepTaken
 from gyre.types.errors import CellError, InternalError
 from gyre.types.run_events import CallsDamaged, ClaimScored, ClaimTrained, GroupPacked, StepReplayed

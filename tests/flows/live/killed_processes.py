@@ -18,7 +18,7 @@ from pathlib import Path
 import uvloop
 
 from gyre.controller.controller import Controller
-from gyre.controller.run_file import read_run
+from gyre.controller.run_dir import read_run
 from gyre.types.errors import ModelError
 
 MEANWHILE_S = 0.01

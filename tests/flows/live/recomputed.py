@@ -1,8 +1,7 @@
 """What the weights of a run must be by its journal alone: every step again, by one trainer."""
 
-from gyre.batching.claim_codec import unpacked
 from gyre.batching.group_buffer import ReadyGroup
-from gyre.batching.group_packer import ClosedExecution
+from gyre.batching.group_packer import ClosedExecution, unpacked
 from gyre.controller.process_specs import packer_for
 from gyre.controller.run_dir import RunDir
 from gyre.model.loader import load_network

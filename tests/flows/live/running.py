@@ -10,8 +10,8 @@ import uvloop
 from gyre.aio import run_loop
 from gyre.config.toml import spelled
 from gyre.controller.controller import JOURNAL_EVENTS, Controller
-from gyre.controller.run_file import read_run
-from gyre.journal.reader import JournalContents, read
+from gyre.controller.run_dir import read_run
+from gyre.journal.journal import JournalContents, read
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import EVENTS

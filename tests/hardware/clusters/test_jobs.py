@@ -8,7 +8,7 @@ from tests.hardware.clusters.nodes import OTHERS, Nodes
 from tests.hardware.clusters.test_runs import hosts, left, written
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import read
+from gyre.journal.journal import read
 from gyre.scheduler.messages import StepTaken
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]

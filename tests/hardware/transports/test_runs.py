@@ -4,7 +4,7 @@ import pytest
 from tests.flows.live.recomputed import digests
 from tests.flows.live.running import SCHEDULE, run_live, tasks_of, write_run
 
-from gyre.controller.run_file import read_run
+from gyre.controller.run_dir import read_run
 from gyre.scheduler.messages import CellDied, StepTaken, StopReason
 from gyre.testing.emulated_cell import tables
 from gyre.types.run_events import TransitionTimed, WeightsPublished

@@ -14,7 +14,7 @@ from staging.live import LEDGER, Tour, Toured
 from staging.live_script import live
 
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.journal.reader import JournalContents, path_of, read
+from gyre.journal.journal import JournalContents, path_of, read
 from gyre.rollout import facts
 from gyre.scheduler import replay
 from gyre.scheduler.messages import CellTraining, EnterTraining, GroupAssigned, StepTaken

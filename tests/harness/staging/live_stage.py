@@ -18,7 +18,7 @@ from staging.live import ENDED, Tour, Toured, Witnessed
 from staging.live_script import ERRANDS, FOLDER, MEMBERS, SEEN, begun, middle, shared
 from staging.program import argv
 
-from gyre.journal.reader import path_of, read
+from gyre.journal.journal import path_of, read
 from gyre.rollout.main import LOG_FILE
 from gyre.scheduler.messages import CellTraining
 

@@ -13,7 +13,7 @@ from tests.observability.terminal.journals import SMALL, simulated, told
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cli.main import main
-from gyre.journal.writer import Durability, Journal, write
+from gyre.journal.journal import Durability, Journal, write
 from gyre.observability.dashboard.journal_follower import KEYS, FollowedRun, watched
 from gyre.observability.dashboard.panels import PANELS
 from gyre.observability.dashboard.server import DashboardServer, is_local

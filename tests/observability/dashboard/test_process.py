@@ -14,7 +14,7 @@ import pytest
 from tests.observability.terminal.journals import SMALL, simulated
 from tests.waiting import PATIENCE_S
 
-from gyre.journal.writer import Durability, Journal
+from gyre.journal.journal import Durability, Journal
 from gyre.observability.dashboard import server
 from gyre.observability.dashboard.server import shown_beside
 from gyre.scheduler.replay import JOURNAL_EVENTS

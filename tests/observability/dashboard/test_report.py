@@ -14,7 +14,7 @@ import pytest
 from matplotlib.image import imread
 from tests.observability.terminal.journals import SMALL, reward_of, simulated, told
 
-from gyre.journal.reader import Resumed
+from gyre.journal.journal import Resumed
 from gyre.observability.dashboard.panels import PANELS, panels
 from gyre.observability.dashboard.series import ViewWindow
 from gyre.observability.dashboard.tree_sizes import TreeSize, trees

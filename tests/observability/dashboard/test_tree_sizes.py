@@ -7,7 +7,7 @@ from tests.observability.conftest import Story as Log
 from tests.observability.terminal.journals import SMALL, simulated, told
 from tests.waiting import PATIENCE_S
 
-from gyre.journal.writer import write
+from gyre.journal.journal import write
 from gyre.observability.dashboard.journal_follower import FollowedRun
 from gyre.observability.dashboard.series import ViewWindow
 from gyre.observability.dashboard.tree_sizes import TreeSizes, evenly_spaced

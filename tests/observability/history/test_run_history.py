@@ -6,7 +6,7 @@ import pytest
 from tests.observability.terminal.journals import SMALL, simulated, told
 from tests.simulator.scenes import scenario
 
-from gyre.journal.reader import Resumed
+from gyre.journal.journal import Resumed
 from gyre.observability.dashboard.panels_steps import admission_phase, completion_phase
 from gyre.observability.dashboard.views import hindrance
 from gyre.observability.history.run import RunHistory

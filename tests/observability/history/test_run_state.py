@@ -16,7 +16,7 @@ from tests.observability.terminal.journals import (
 )
 from tests.simulator.scenes import scenario
 
-from gyre.journal.reader import Resumed
+from gyre.journal.journal import Resumed
 from gyre.observability.history.state import RunState
 from gyre.observability.staleness import in_a_whole_run, in_the_long_run
 from gyre.scheduler.cells import CellState

@@ -4,8 +4,7 @@ from collections import Counter
 
 from tests.simulator.scenes import small_run
 
-from gyre.journal.reader import read
-from gyre.journal.writer import write
+from gyre.journal.journal import read, write
 from gyre.scheduler.messages import (
     CellServing,
     CellTraining,

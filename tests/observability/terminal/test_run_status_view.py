@@ -11,8 +11,8 @@ from tests.observability.terminal.journals import SMALL, simulated, told
 
 from gyre.cli.main import main
 from gyre.controller.main import heard_so_far
-from gyre.controller.run_file import read_run
-from gyre.journal.writer import Durability, Journal, write
+from gyre.controller.run_dir import read_run
+from gyre.journal.journal import Durability, Journal, write
 from gyre.observability.dashboard.api import plain
 from gyre.observability.dashboard.journal_follower import FollowedRun
 from gyre.observability.terminal.colors import columns

@@ -6,8 +6,7 @@ import pytest
 from tests.observability.terminal.journals import SMALL, journal, simulated, told
 from tests.simulator.scenes import scenario
 
-from gyre.journal.reader import read
-from gyre.journal.writer import Journal
+from gyre.journal.journal import Journal, read
 from gyre.observability.history.run import RunHistory
 from gyre.observability.terminal.charts import curve, timeline
 from gyre.observability.terminal.summary import WIDTH, summary

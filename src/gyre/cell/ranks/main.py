@@ -18,16 +18,13 @@ import msgspec
 import torch
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from gyre.cell.checkpoint_writer import read_state
+from gyre.cell.checkpoint import planned_network, read_state
 from gyre.cell.protocol import refusal
 from gyre.cell.ranks.protocol import BESIDE, READY, ExposeCommand, RankReply, RankRequest
 from gyre.cell.ranks.worker import RankWorker
 from gyre.cell.spec import CellSpec
 from gyre.cell.weight_sync import cuts_of, shapes_of
-from gyre.inference.engine.open import device_of, dtype_of
-from gyre.model.loader import load_network
 from gyre.model.network import Network
-from gyre.model.registry import model_folder
 from gyre.storage.files import read_plan
 from gyre.trainer.distributed.cell_comm import CellComm
 from gyre.trainer.distributed.rank_comm import RankComm, RankPosition
@@ -68,22 +65,6 @@ def open_part(plan: CellSpec, rank: int, store: Path, network: Network) -> RankW
     return RankWorker(
         trainer, lines, between, transport, cuts=cuts, share=plan.share, cell=plan.cell
     )
-
-
-def planned_network(plan: CellSpec, rank: int = 0) -> Network:
-    """The network that a cell's plan begins with, on the device of a rank.
-
-    Files that go with every later version, a tokenizer's above all, are those of the plan's model:
-    the checkpoint that it begins with may be removed meanwhile.
-    """
-    place = device_of(plan.device)
-    if str(place) == "cuda" and plan.ranks > 1:
-        # Each on its own, because NCCL refuses two ranks on one device.
-        place = device_of(f"cuda:{plan.local_rank(rank)}")
-        torch.cuda.set_device(place)
-    network = load_network(plan.source, device=place, dtype=dtype_of(plan.dtype, place))
-    network.module.name_or_path = str(model_folder(plan.model))
-    return network
 
 
 class _Follower:

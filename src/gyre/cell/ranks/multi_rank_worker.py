@@ -9,7 +9,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from gyre.cell.checkpoint_writer import CheckpointWriter, CopyCost, WrittenState
+from gyre.cell.checkpoint import CheckpointWriter, CopyCost, WrittenState, planned_network
 from gyre.cell.protocol import (
     BroadcastRequest,
     ExposedWeights,
@@ -20,7 +20,7 @@ from gyre.cell.protocol import (
 )
 from gyre.cell.ranks import protocol
 from gyre.cell.ranks.driver import ClaimResult, Driver, PendingClaim
-from gyre.cell.ranks.main import open_part, planned_network
+from gyre.cell.ranks.main import open_part
 from gyre.cell.ranks.rank_group import RankGroup, RankProcess
 from gyre.cell.ranks.worker import read_shard
 from gyre.cell.spec import CellSpec

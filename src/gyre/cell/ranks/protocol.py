@@ -16,7 +16,7 @@ from gyre.cell.protocol import (
     ReduceRequest,
     StepRequest,
 )
-from gyre.model.manifest import Shard
+from gyre.model.checkpoint_store import Shard
 from gyre.types.protocols import TensorBundle
 from gyre.types.training import StepReport
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gyre.cell.checkpoint_writer import as_checkpoint_error, write_state
+from gyre.cell.checkpoint import as_checkpoint_error, write_state
 from gyre.cell.protocol import (
     BroadcastRequest,
     FormGroupsRequest,
@@ -23,13 +23,13 @@ from gyre.cell.ranks import protocol
 from gyre.cell.ranks.protocol import RankCommand, RankReply
 from gyre.cell.training_worker import check_version
 from gyre.cell.weight_sync import Cuts, exposed, fetched
-from gyre.model.manifest import Shard, describe_file
+from gyre.model.checkpoint_store import Shard, describe_file
 from gyre.model.weights import load_into
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
 from gyre.trainer.distributed.pipeline import StreamEnd
 from gyre.trainer.distributed.rank_comm import RankComm
 from gyre.trainer.distributed.rank_trainer import RankTrainer
-from gyre.trainer.snapshot import Snapshot
+from gyre.trainer.offload import Snapshot
 from gyre.types.errors import InternalError, ModelError
 from gyre.types.protocols import TensorBundle, Transport
 

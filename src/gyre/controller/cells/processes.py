@@ -15,7 +15,7 @@ import aiohttp
 from gyre.cell.client import CellClient
 from gyre.cell.spec import CellSpec
 from gyre.cluster.fork_client import ForkClients
-from gyre.cluster.procfs import holds_log
+from gyre.cluster.process import holds_log
 from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import RunConfig
 from gyre.controller.cells.cell import Cell, RunCells

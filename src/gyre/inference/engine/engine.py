@@ -17,9 +17,8 @@ from torch import Tensor
 from gyre.config.sections import EngineConfig
 from gyre.inference.engine.block_manager import BlockManager
 from gyre.inference.engine.forward import Forward, lay_out
-from gyre.inference.engine.kv_cache import KvCache, affordable_tokens, move_weights
+from gyre.inference.engine.kv_cache import KvCache, PinnedBlocks, affordable_tokens, move_weights
 from gyre.inference.engine.model_runner import select_forward
-from gyre.inference.engine.pinned_blocks import PinnedBlocks
 from gyre.inference.engine.request import (
     Capacity,
     Decode,

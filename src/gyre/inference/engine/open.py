@@ -8,8 +8,8 @@ from gyre.config.sections import EngineConfig
 from gyre.inference.engine.engine import EngineCore
 from gyre.inference.engine.kv_cache import carried_bytes
 from gyre.inference.engine.request import Decode
+from gyre.model.checkpoint_store import read_manifest
 from gyre.model.loader import load_network
-from gyre.model.manifest import read_manifest
 from gyre.model.registry import model_folder
 from gyre.types.errors import ConfigError
 

@@ -11,7 +11,7 @@ import msgspec
 from gyre.inference.engine.request import Capacity, KVBlocks, Pin
 from gyre.inference.kv_transfer import HEADER_BYTES, KvStore, check_name, packed, unpacked
 from gyre.inference.server.protocol import Id, read, refuse
-from gyre.model.manifest import read_manifest
+from gyre.model.checkpoint_store import read_manifest
 from gyre.model.registry import model_folder
 from gyre.types.errors import EngineError, NotFound, RequestError
 from gyre.types.protocols import Engine

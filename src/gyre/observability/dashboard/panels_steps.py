@@ -11,9 +11,9 @@ from gyre.observability.history.run import RunHistory
 from gyre.observability.history.state import Publication
 from gyre.observability.history.steps import StepRecord, until
 from gyre.observability.staleness import in_a_whole_run, in_order, in_the_long_run
+from gyre.scheduler.groups import Staleness
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.policies import Boundary
-from gyre.scheduler.staleness import Staleness
 
 
 def admission_phase(history: RunHistory, at_s: float) -> float | None:

@@ -11,7 +11,7 @@ from gyre.observability.history.executions import EvaluationRecord, ExecutionRec
 from gyre.observability.history.run import RunCounts, RunHistory, supply
 from gyre.observability.history.steps import StepRecord
 from gyre.observability.terminal.text import sized, spoken
-from gyre.scheduler import rules
+from gyre.scheduler import policies
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.groups import MemberStage, Phase
@@ -267,7 +267,7 @@ def hindrance(
         return "nobody home"
     if (missing := _unsupplied(shape, level, states[CORE], at_s)) is not None:
         return missing
-    may_enter = shape.placement.pauses or rules.may_enter_training(
+    may_enter = shape.placement.pauses or policies.may_enter_training(
         waterlevel=level.waterlevel,
         capacity=level.capacity,
         leaving=num_next * shape.cell_capacity,
@@ -298,7 +298,7 @@ def _unsupplied(
     if supply(level, shape) < shape.supply_groups:
         return "supply"
     since_s, dwell_s = level.supply_since_s, shape.supply_dwell_s
-    return None if rules.has_dwelt(since=since_s, dwell_s=dwell_s, now=at_s) else "dwell"
+    return None if policies.has_dwelt(since=since_s, dwell_s=dwell_s, now=at_s) else "dwell"
 
 
 MOST_LINES = 50

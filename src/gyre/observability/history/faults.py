@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gyre.journal.reader import Resumed
+from gyre.journal.journal import Resumed
 from gyre.observability.terminal.text import many
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import (

@@ -11,7 +11,7 @@ from gyre.observability.history.cells import FleetLoad, at_of
 from gyre.observability.history.executions import ExecutionHistory, HeldOutHistory
 from gyre.observability.history.state import Publication, RunState
 from gyre.observability.resource_use import UsageSample
-from gyre.scheduler import rules
+from gyre.scheduler import policies
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.groups import Phase
 from gyre.scheduler.messages import Command, Event
@@ -140,4 +140,4 @@ class RunHistory(RunState):
 
 def supply(level: RunCounts, shape: SchedulerConfig) -> int:
     """Ready groups, as far as the batch has use for them (SPEC 2.1)."""
-    return rules.supply(ready=level.ready, needed=shape.groups_per_batch - level.assigned)
+    return policies.supply(ready=level.ready, needed=shape.groups_per_batch - level.assigned)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gyre.journal.reader import Resumed
+from gyre.journal.journal import Resumed
 from gyre.observability.history.cells import FleetStates, Intervals
 from gyre.observability.history.faults import FaultHistory
 from gyre.observability.history.steps import StepHistory

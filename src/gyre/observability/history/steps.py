@@ -8,8 +8,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from gyre.observability.history.cells import at_of
 from gyre.scheduler.config import SchedulerConfig
+from gyre.scheduler.groups import Identity
 from gyre.scheduler.scheduler import Scheduler
-from gyre.scheduler.staleness import Identity
 from gyre.types.run_events import (
     CheckpointMade,
     ClaimTrained,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gyre.aio import run_loop
-from gyre.journal.reader import path_of, read
+from gyre.journal.journal import path_of, read
 from gyre.observability.dashboard.journal_follower import FollowedRun, watched
 from gyre.observability.dashboard.tree_sizes import TreeSizes
 from gyre.observability.report.figures_cells import FAULTS, IDLE, TIMELINE, USE

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from textwrap import wrap
 
-from gyre.journal.reader import JournalContents, Resumed
+from gyre.journal.journal import JournalContents, Resumed
 from gyre.observability.history.cells import mean_phases
 from gyre.observability.history.run import RunHistory
 from gyre.observability.ledgers import ledgers

@@ -26,11 +26,11 @@ from gyre.proxy.routing.engine_pool import (
     EngineSlots,
     EngineStatus,
     EngineStream,
+    KvHandover,
     RoutedCall,
     Routes,
     WaitingQueue,
 )
-from gyre.proxy.routing.kv_handover import KvHandover
 from gyre.types.errors import (
     ConfigError,
     EngineDraining,

@@ -10,7 +10,7 @@ import torch
 from tests.flows.live.recomputed import digests
 from tests.flows.live.running import Ran
 
-from gyre.controller.run_file import read_run
+from gyre.controller.run_dir import read_run
 from gyre.model.checkpoint import save
 from gyre.model.hf_config import describe
 from gyre.model.loader import new_network

@@ -1,6 +1,4 @@
-"""Checkpoints written beside training.
-
-A cell's checkpoints: written one at a time, weights first, while the cell serves or trains.
+"""A cell's checkpoints: what it begins with, and what it writes beside serving and training.
 
 Rule 1: a folder that is there is whole, and is never changed.
 Rule 2: an error leaves what was there before, and costs the trainer nothing.
@@ -14,13 +12,16 @@ from threading import Condition
 from time import perf_counter
 from typing import Protocol
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from gyre.cell.protocol import SavedCheckpoint
+from gyre.cell.spec import CellSpec
+from gyre.inference.engine.open import device_of, dtype_of
 from gyre.model.checkpoint import Named, appearing, portions, save_tensors
-from gyre.model.manifest import (
+from gyre.model.checkpoint_store import (
     OPTIMIZER,
     CheckpointManifest,
     Shard,
@@ -32,13 +33,31 @@ from gyre.model.manifest import (
     verify_files,
     write_state_manifest,
 )
-from gyre.model.manifest import STATE_MANIFEST_FORMAT as FORMAT
+from gyre.model.checkpoint_store import STATE_MANIFEST_FORMAT as FORMAT
+from gyre.model.loader import load_network
 from gyre.model.network import Network
+from gyre.model.registry import model_folder
 from gyre.model.weights import digest_of
 from gyre.storage.files import sync
+from gyre.trainer.offload import Snapshot
 from gyre.trainer.optimizer import OptimizerState
-from gyre.trainer.snapshot import Snapshot
 from gyre.types.errors import CheckpointError, ModelError, OutOfMemory
+
+
+def planned_network(plan: CellSpec, rank: int = 0) -> Network:
+    """The network that a cell's plan begins with, on the device of a rank.
+
+    Files that go with every later version, a tokenizer's above all, are those of the plan's model:
+    the checkpoint that it begins with may be removed meanwhile.
+    """
+    place = device_of(plan.device)
+    if str(place) == "cuda" and plan.ranks > 1:
+        # Each on its own, because NCCL refuses two ranks on one device.
+        place = device_of(f"cuda:{plan.local_rank(rank)}")
+        torch.cuda.set_device(place)
+    network = load_network(plan.source, device=place, dtype=dtype_of(plan.dtype, place))
+    network.module.name_or_path = str(model_folder(plan.model))
+    return network
 
 
 def write_state(folder: Path, rank: int, state: OptimizerState) -> tuple[Shard, ...]:
