@@ -157,37 +157,41 @@ def _hung_up(request: web.Request) -> web.StreamResponse:
 
 
 def _note(request: web.Request, body: bytes, call: int | None) -> Seen:
-    peer = request.transport.get_extra_info("peername") if request.transport else None
+    line = request.transport
+    peer = None if line is None else line.get_extra_info("peername")
+    own = None if line is None else line.get_extra_info("sockname")
     return Seen(
         method=request.method,
         path=request.path,
         call=call,
         digest=hashlib.sha256(body).hexdigest(),
         user_agent=request.headers.get("user-agent", ""),
-        session=None if peer is None else _session(peer[1]),
+        session=None if peer is None or own is None else _session(peer[1], own[1]),
     )
 
 
 LOOKS, LOOK_S = 25, 0.02
 
 
-def _session(port: int) -> int | None:
-    """Session of the process whose socket has this local port in this namespace.
+def _session(port: int, to: int) -> int | None:
+    """Session of the process whose socket connects these local ports in this namespace.
 
-    The tables change while they are read, so one look that finds nothing proves nothing.
+    Processes that ask different servers may have the same port. The tables change while they are read, so one look that finds nothing proves nothing.
     """
     for _ in range(LOOKS):
-        inodes = [
-            fields[9]
-            for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-            if int((fields := line.split())[1].rpartition(":")[2], 16) == port
-        ]
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        inodes = [row[9] for row in rows if (_port(row[1]), _port(row[2])) == (port, to)]
         wanted = {f"socket:[{inode}]" for inode in inodes}
         for process in Path("/proc").iterdir():
             if process.name.isdecimal() and wanted & set(_open_files(process)):
                 return os.getsid(int(process.name))
         time.sleep(LOOK_S)
     return None
+
+
+def _port(address: str) -> int:
+    """Of an address as the kernel's table has it."""
+    return int(address.rpartition(":")[2], 16)
 
 
 def _open_files(process: Path) -> Iterator[str]:
