@@ -6,8 +6,9 @@ scope opened is its own until that scope ends, with all that its processes start
 Whatever is left is waited for, because an end may take a moment, and then fails the test that left
 it, by name.
 
-Of a test on a GPU or with Ray only globals are looked at: drivers, compilers of kernels and gRPC
-open devices, sockets and processes when they are first needed, and keep them for the whole process.
+Of a test on a GPU, with Ray or with Megatron only globals are looked at: drivers, compilers of
+kernels, gRPC and process groups open devices, sockets and processes when they are first needed, and
+keep them for the whole process.
 """
 
 import gc
@@ -39,7 +40,7 @@ FONTS = "/matplotlib/mpl-data/fonts/"
 SIGNALS = {one.name: int(one) for one in signal.Signals}
 MONITOR = "tqdm_monitor"
 """The thread by which tqdm looks after all bars of progress of the process."""
-LIBRARIES_THAT_KEEP = ("gpu", "cluster", "together")
+LIBRARIES_THAT_KEEP = ("gpu", "cluster", "together", "megatron")
 """Markers of tests whose libraries keep what they open for the whole process."""
 
 

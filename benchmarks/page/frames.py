@@ -22,7 +22,7 @@ from playwright.sync_api import BrowserContext, Page
 from tests.browser.chromium import launched
 from tests.browser.long import NAME, write
 from tests.browser.serving import watching
-from tests.observability.terminal.journals import told
+from tests.observability.support.journals import told
 
 from gyre.journal.journal import Durability, Journal
 from gyre.scheduler.replay import JOURNAL_EVENTS

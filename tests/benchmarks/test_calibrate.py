@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.sim.calibrate import DRIFT, TRAINING_RATE, compare, fit
-from tests.simulator.scenes import scenario
+from tests.simulator.support.scenes import scenario
 
 from gyre.simulator.workload import Drift
 from gyre.types.errors import ConfigError

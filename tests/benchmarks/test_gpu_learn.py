@@ -25,7 +25,7 @@ from benchmarks.gpu.learn.runs import (
     written,
 )
 from benchmarks.gpu.step import row
-from tests.benchmarks.letters_script import LETTERS, SEED, commands
+from tests.benchmarks.support.letters_script import LETTERS, SEED, commands
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
 from gyre.controller.controller import JOURNAL_EVENTS

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.observability.conftest import Story
-from tests.observability.terminal.journals import SMALL, journal, simulated, told
+from tests.observability.support.journals import SMALL, journal, simulated, told
 from tokenizers import Tokenizer
 
 from gyre.model.registry import known_models

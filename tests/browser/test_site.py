@@ -1,7 +1,7 @@
 """The site of the documentation, opened from the disk: its search finds, and nobody is asked."""
 
 from tests.browser.shown import PATIENCE_MS
-from tests.docs.site import build
+from tests.docs.support.site import build
 
 WINDOW = {"width": 1280, "height": 900}
 

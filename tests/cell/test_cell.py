@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.cell.live_cells import (
+from tests.cell.support.live_cells import (
     OPTIMIZER,
     Batch,
     join,
@@ -16,8 +16,8 @@ from tests.cell.live_cells import (
     train,
     weights,
 )
-from tests.controller.forked_cells import fork_clients
-from tests.trainer.scenes import NUM_EXECUTIONS
+from tests.controller.support.forked_cells import fork_clients
+from tests.trainer.support.scenes import NUM_EXECUTIONS
 
 from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.model.loader import load_network

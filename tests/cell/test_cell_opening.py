@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.cell.live_cells import Started
-from tests.controller.forked_cells import fork_clients
-from tests.inference.engine import slow_engine
-from tests.inference.server.serving import write_model
+from tests.cell.support.live_cells import Started
+from tests.controller.support.forked_cells import fork_clients
+from tests.inference.support import slow_engine
+from tests.inference.support.serving import write_model
 
 from gyre.cell import main
 from gyre.config.sections import ServerConfig, TransportConfig

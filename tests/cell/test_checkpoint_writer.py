@@ -8,10 +8,10 @@ from threading import Event
 
 import pytest
 import torch
-from tests.cell.live_cells import Started
-from tests.controller.forked_cells import fork_clients
-from tests.model.folders import small
-from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
+from tests.cell.support.live_cells import Started
+from tests.controller.support.forked_cells import fork_clients
+from tests.model.support.folders import small
+from tests.trainer.support.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 from tests.waiting import PATIENCE_S
 
 from gyre.cell.checkpoint import CheckpointWriter, SingleRankCopies, planned_network, read_state

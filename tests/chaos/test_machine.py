@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.talking import assert_exact, talked
-from tests.controller.executions.supervised import order, supervised
-from tests.sandboxes.local.inside import Inside
+from tests.controller.support.supervised import order, supervised
+from tests.sandboxes.support.inside import Inside
 
 from gyre.rollout import facts
 from gyre.storage.call_log import logs, read

@@ -2,7 +2,7 @@
 
 from traceback import extract_tb
 
-from tests.scheduler.world import World
+from tests.scheduler.support.world import World
 
 from gyre.scheduler.messages import (
     ExecutionTerminated,

@@ -1,7 +1,7 @@
 """`gyre harness`: what is there, and requests that make no sense."""
 
 import pytest
-from tests.harnesses.installed import pretend_prepared
+from tests.harnesses.support.installed import pretend_prepared
 
 from gyre.harnesses.registry import PROGRAMS, locked_versions
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.observability.terminal.journals import SMALL, simulated, told
+from tests.observability.support.journals import SMALL, simulated, told
 
 from gyre.journal.journal import Durability, Journal, write
 from gyre.observability.report.build import NUMBERS, PAGE, STEPS

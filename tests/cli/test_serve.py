@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.inference.engine import slow_engine
-from tests.inference.server import serving
+from tests.inference.support import serving, slow_engine
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.simulator.scenes import scenario
+from tests.simulator.support.scenes import scenario
 
 from gyre.cli.train import open_run_trackers
 from gyre.config.toml import as_toml

@@ -17,7 +17,7 @@ from gyre.types.protocols import LOST
 pytestmark = pytest.mark.slow
 
 
-def with_nursery(work, folder, module="tests.cluster.forked"):
+def with_nursery(work, folder, module="tests.cluster.support.forked"):
     async def live():
         fork_client = await ForkClient.open(module, folder / "nursery.log")
         try:
@@ -78,7 +78,9 @@ def test_what_a_module_or_a_child_prints_is_in_the_logs_and_no_answer(tmp_path):
         return url, await child.wait(), await other.wait()
 
     ended = -signal.SIGTERM
-    assert ("http://here", ended, ended) == with_nursery(work, tmp_path, "tests.cluster.printing")
+    assert ("http://here", ended, ended) == with_nursery(
+        work, tmp_path, "tests.cluster.support.printing"
+    )
     assert "a library says hello\n" == (tmp_path / "log").read_text()
     assert "a library is imported\n" == (tmp_path / "nursery.log").read_text()
 

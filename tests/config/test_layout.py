@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.config.tables import read
+from tests.config.support.tables import read
 
 from gyre.config.validation import Sizes, misfits, untrained, unweighable
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from tests.config.tables import mistakes, read, sections, tables
+from tests.config.support.tables import mistakes, read, sections, tables
 
 from gyre.config.loader import load
 from gyre.config.run_config import JsonlTasksConfig

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.config.tables import mistakes, read, tables
+from tests.config.support.tables import mistakes, read, tables
 
 from gyre.config.loader import loaded
 from gyre.config.presets import ABLATION, MOST_CELLS, PRESETS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from tests.config.tables import sections, tables
-from tests.config.values import loose_tables
+from tests.config.support.tables import sections, tables
+from tests.config.support.values import loose_tables
 
 from gyre.config.schema import json_schema, made
 from gyre.config.settings import sentence_of, settings

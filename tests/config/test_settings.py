@@ -1,7 +1,7 @@
 """What the sections say of themselves: a sentence for every key, and what a value must be."""
 
 import pytest
-from tests.config.tables import sections
+from tests.config.support.tables import sections
 
 from gyre.config.run_config import RunInfoConfig, SamplingConfig, ScheduleConfig, SelectionConfig
 from gyre.config.settings import sentence_of, setting_at, settings

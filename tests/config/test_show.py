@@ -4,8 +4,8 @@ import tomllib
 
 import pytest
 from hypothesis import given
-from tests.config.tables import read
-from tests.config.values import run_tables
+from tests.config.support.tables import read
+from tests.config.support.values import run_tables
 
 from gyre.config.loader import loaded
 from gyre.config.run_config import RunConfig

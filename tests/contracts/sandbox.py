@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from tests.controller.executions.supervised import is_alive
+from tests.controller.support.supervised import is_alive
 from tests.waiting import until
 
 from gyre.types.errors import InternalError, SandboxError

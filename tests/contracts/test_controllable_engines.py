@@ -14,8 +14,7 @@ from tempfile import mkdtemp
 import pytest
 import torch
 from tests.contracts import controllable_engine as suite
-from tests.inference.engine import slow_engine
-from tests.inference.server import serving
+from tests.inference.support import serving, slow_engine
 from tests.waiting import PATIENCE_S
 
 from gyre.inference.engine.async_engine import EmbeddedEngine

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.inference.engine import slow_engine
-from tests.inference.server import serving
+from tests.inference.support import serving, slow_engine
 from tests.waiting import PATIENCE_S, until
 
 from gyre.inference.clients.http import client

@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 from tests.contracts import evaluator as suite
-from tests.rewards.judged import endpoint
+from tests.rewards.support.judged import endpoint
 from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.config.sections import JudgeConfig

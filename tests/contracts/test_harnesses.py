@@ -2,7 +2,7 @@
 
 import pytest
 from tests.contracts import harness as suite
-from tests.harnesses.installed import pretend_prepared
+from tests.harnesses.support.installed import pretend_prepared
 
 from gyre.config.run_config import HarnessConfig
 from gyre.harnesses.command import CommandHarness

@@ -62,7 +62,7 @@ class Forked:
 
     @asynccontextmanager
     async def started(self, *, ignores_term=False):
-        client = await ForkClient.open("tests.cluster.forked", self._folder / "server.log")
+        client = await ForkClient.open("tests.cluster.support.forked", self._folder / "server.log")
         what = ["ignore SIGTERM"] if ignores_term else ["serve"]
         process = await client.fork("x", what, log=self._folder / "log")
         assert "http://here" == await process.ready(PATIENCE_S)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from tests.contracts import sandbox as suite
-from tests.controller.executions.supervised import is_alive
+from tests.controller.support.supervised import is_alive
 from tests.module_patches import Overridden
 from tests.waiting import PATIENCE_S, wait_until
 

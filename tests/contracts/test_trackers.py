@@ -8,7 +8,7 @@ import struct
 
 import pytest
 from tests.contracts import tracker as suite
-from tests.observability.trackers import event_files
+from tests.observability.support import event_files
 
 from gyre.observability.trackers.registry import TrackedRun
 from gyre.testing.trackers import LoggedValue, MemoryTracker

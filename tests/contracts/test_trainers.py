@@ -1,20 +1,15 @@
 """The trainer contract, kept by the trainer of one device in both kinds of sum, and by fakes."""
 
-import copy
 from contextlib import contextmanager
 
 import pytest
 import torch
 from tests.contracts import trainer as suite
-from tests.trainer.cases import network
+from tests.trainer.support.cases import network
 
-from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
-from gyre.model.network import Network
 from gyre.testing.trainers import ScriptedTrainer
 from gyre.trainer.trainer import Trainer
 from gyre.types.errors import CellError, NotFinite, OutOfMemory
-
-MODEL = network("llama")
 
 
 @pytest.fixture(autouse=True)
@@ -23,30 +18,9 @@ def _deterministic_products_may_come(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
-class Locals:
-    """Of one small network in float64."""
-
-    deterministic = False
+class Locals(suite.SmallTrainers):
     kind = Trainer
-
-    def make(self, *, version=0, is_core=True, max_norm=1e9, lr=1e-3):
-        return self.kind(
-            Network(copy.deepcopy(MODEL.module)),
-            section=TrainerConfig(checkpoint=False, deterministic=self.deterministic),
-            objective=LossConfig(),
-            optimizer=OptimizerConfig(lr=lr, max_norm=max_norm) if is_core else None,
-            version=version,
-        )
-
-    @contextmanager
-    def without_room(self, trainer):
-        def ask(*_):
-            torch.empty(2**60, dtype=torch.uint8)
-
-        # In the last pass back, when something of the claim is in the sum.
-        hook = trainer.network.layers[0].register_full_backward_hook(ask)
-        yield
-        hook.remove()
+    model = network("llama")
 
 
 class ExactLocals(Locals):

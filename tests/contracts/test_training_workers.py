@@ -4,9 +4,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from tests.cell.live_cells import Started
+from tests.cell.support.live_cells import Started
 from tests.contracts import training_worker as suite
-from tests.trainer.cases import network
+from tests.trainer.support.cases import network
 
 from gyre.cell.main import open_learning, open_network
 from gyre.cell.ranks.multi_rank_worker import open_ranked

@@ -1,7 +1,8 @@
 """What every trainer promises to the cell that calls it; each promise is one function."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from math import inf, nan
 from typing import Protocol
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
+from gyre.model.network import Network
 from gyre.trainer.protocol import CellTrainer
 from gyre.types.errors import CellError, InternalError, ModelError, NotFinite, OutOfMemory
 from gyre.types.ids import ExecutionId
@@ -30,6 +33,36 @@ class Subject(Protocol):
     def without_room(self, trainer: CellTrainer) -> AbstractContextManager[object]:
         """While it lasts there is no room for a claim's passes."""
         ...
+
+
+class SmallTrainers:
+    """Trainers of one small network in float64."""
+
+    kind: Callable[..., CellTrainer]
+    model: Network
+    deterministic = False
+
+    def make(
+        self, *, version: int = 0, is_core: bool = True, max_norm: float = 1e9, lr: float = 1e-3
+    ) -> CellTrainer:
+        # Of the class, because a function would be bound.
+        return type(self).kind(
+            Network(copy.deepcopy(self.model.module)),
+            section=TrainerConfig(checkpoint=False, deterministic=self.deterministic),
+            objective=LossConfig(),
+            optimizer=OptimizerConfig(lr=lr, max_norm=max_norm) if is_core else None,
+            version=version,
+        )
+
+    @contextmanager
+    def without_room(self, trainer: CellTrainer) -> Iterator[None]:
+        def ask(*_: object) -> None:
+            torch.empty(2**60, dtype=torch.uint8)
+
+        # In the last pass back, when something of the claim is in the sum.
+        hook = trainer.network.layers[0].register_full_backward_hook(ask)
+        yield
+        hook.remove()
 
 
 def a_claim(*shares: tuple[float, float, list[int]], first: int = 0) -> Claim:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.controller.plain_routes import Told
-from tests.controller.route_updates import (
+from tests.controller.support.plain_routes import Told
+from tests.controller.support.route_updates import (
     ENDED,
     ENGINE_NAMES,
     SHARDS,
@@ -19,8 +19,8 @@ from tests.controller.route_updates import (
     hands_of,
 )
 from tests.instructions import instructions
-from tests.scheduler.machine import shapes
-from tests.scheduler.scene import shape
+from tests.scheduler.support.machine import shapes
+from tests.scheduler.support.scene import shape
 
 from gyre.controller.executions.group_executions import name_of
 from gyre.controller.recovered_state import recover

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.controller.executions.supervised import evaluation, order
+from tests.controller.support.supervised import evaluation, order
 from tests.export.test_steps import ONE, TWO, changed, stepped
 from tests.waiting import PATIENCE_S
 
@@ -40,7 +40,7 @@ STARTED = 'echo x >> ../starts; eval "$0"'
 
 def lives(folder, wanted):
     """Folders of executions whose supervisors died a moment later each time, until none did."""
-    command = [sys.executable, "-m", "tests.rollout.killed_supervisor", str(folder)]
+    command = [sys.executable, "-m", "tests.rollout.support.killed_supervisor", str(folder)]
     done = subprocess.run(
         command,
         cwd=ROOT,

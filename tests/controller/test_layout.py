@@ -1,7 +1,7 @@
 """A run whose cells do not fit is refused before any of them is started."""
 
 import pytest
-from tests.config.tables import read
+from tests.config.support.tables import read
 
 from gyre.controller.main import check_layout, num_devices
 from gyre.types.errors import ConfigError, ModelError

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.config.tables import read
-from tests.harnesses.installed import pretend_prepared
+from tests.config.support.tables import read
+from tests.harnesses.support.installed import pretend_prepared
 
 from gyre.controller.process_specs import cell_plan, order_for
 from gyre.controller.run_dir import RunDir

@@ -7,8 +7,8 @@ import socket
 from dataclasses import replace
 
 import pytest
-from tests.controller.fake_run_loop import FakeRunLoop
-from tests.controller.proxy_runs import NOWHERE, Run, by
+from tests.controller.support.fake_run_loop import FakeRunLoop
+from tests.controller.support.proxy_runs import NOWHERE, Run, by
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster import liveness

@@ -6,8 +6,8 @@ import signal
 from dataclasses import replace
 
 import pytest
-from tests.controller.fake_run_loop import FakeRunLoop
-from tests.controller.proxy_runs import Run
+from tests.controller.support.fake_run_loop import FakeRunLoop
+from tests.controller.support.proxy_runs import Run
 from tests.waiting import PATIENCE_S, until
 
 from gyre.controller import proxy_processes

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from tests.controller.fake_run_loop import FakeRunLoop
-from tests.scheduler.scene import shape
+from tests.controller.support.fake_run_loop import FakeRunLoop
+from tests.scheduler.support.scene import shape
 
 from gyre.batching.task_sampler import TaskSampler
 from gyre.controller.executions.group_executions import GroupExecutions, next_name

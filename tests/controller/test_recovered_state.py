@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from tests.scheduler.scene import shape
-from tests.scheduler.world import World
+from tests.scheduler.support.scene import shape
+from tests.scheduler.support.world import World
 
 from gyre.controller import recovered_state
 from gyre.controller.recovered_state import RecoveredState, recover

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.controller.fake_run_loop import FakeRunLoop
+from tests.controller.support.fake_run_loop import FakeRunLoop
 from tests.waiting import until
 
 from gyre.controller.resource_usage import (

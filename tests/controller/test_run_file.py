@@ -7,7 +7,7 @@ from math import nextafter
 from pathlib import Path
 
 import pytest
-from tests.config.tables import read
+from tests.config.support.tables import read
 
 from gyre.config.loader import LoadedConfig
 from gyre.config.run_config import CellsConfig, ScheduleConfig

@@ -4,9 +4,9 @@ import asyncio
 from random import Random
 
 import pytest
-from tests.cell.live_cells import CHANGE, Batch, moved, reduced, started, train, weights
-from tests.controller.forked_cells import fork_clients
-from tests.trainer.cells import worst
+from tests.cell.support.live_cells import CHANGE, Batch, moved, reduced, started, train, weights
+from tests.controller.support.forked_cells import fork_clients
+from tests.trainer.support.cells import worst
 
 from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim
 from gyre.config.sections import TrainerConfig

@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from tests.controller.executions.supervised import order, supervised
+from tests.controller.support.supervised import order, supervised
 from tests.waiting import PATIENCE_S
 
 from gyre.cli.main import main

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 from tests.observability.conftest import Story
-from tests.observability.terminal.journals import SMALL, simulated, told
+from tests.observability.support.journals import SMALL, simulated, told
 
 from gyre.cli.main import main
 from gyre.journal.journal import write

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import ROOT, blocks, name, pages, spans
+from tests.docs.support.pages import ROOT, blocks, name, pages, spans
 
 from gyre.cli.main import ENDS_WITH_A_COMMAND, parser
 from gyre.config.loader import loaded

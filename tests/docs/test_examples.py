@@ -6,7 +6,7 @@ import sys
 from itertools import pairwise
 
 import pytest
-from tests.docs.pages import Block, blocks, name, pages
+from tests.docs.support.pages import Block, blocks, name, pages
 
 NOTHING = Block("", "", "")
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.docs.pages import name, pages, prose
+from tests.docs.support.pages import name, pages, prose
 
 ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import ROOT, links, name, pages
+from tests.docs.support.pages import ROOT, links, name, pages
 
 from benchmarks import compare
 

@@ -3,7 +3,7 @@
 from urllib.parse import urlsplit
 
 import pytest
-from tests.docs.pages import ROOT, anchors, links, name, pages
+from tests.docs.support.pages import ROOT, anchors, links, name, pages
 
 
 def fault(page, link):

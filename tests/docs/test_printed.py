@@ -5,7 +5,7 @@ import shlex
 from itertools import pairwise
 
 import pytest
-from tests.docs.pages import ROOT, Block, blocks, name, pages
+from tests.docs.support.pages import ROOT, Block, blocks, name, pages
 
 from gyre.cli.main import main
 

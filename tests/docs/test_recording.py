@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from examples.recording.agent_script import ANSWER, DONE
-from tests.docs.pages import ROOT
+from tests.docs.support.pages import ROOT
 from tests.waiting import PATIENCE_S
 
 from gyre.trajectory.loading import find, load

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 
-from tests.docs.pages import ROOT
+from tests.docs.support.pages import ROOT
 
 from gyre.cli.main import COMMANDS, ends
 from gyre.harnesses.command import environment

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from tests.docs.pages import ROOT
-from tests.docs.site import build
+from tests.docs.support.pages import ROOT
+from tests.docs.support.site import build
 
 OUTSIDE = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=["']?(https?:)?//""")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.controller.executions.supervised import (
+from tests.controller.support.supervised import (
     evaluation,
     order,
     resume,

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.controller.executions.supervised import order
+from tests.controller.support.supervised import order
 from tests.storage.test_call_log import CLOSED, OPENED
 
 from gyre.cli.main import main

@@ -7,8 +7,8 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from tests.cell.live_cells import Batch, Started
-from tests.controller.executions.supervised import order
+from tests.cell.support.live_cells import Batch, Started
+from tests.controller.support.supervised import order
 from tests.flows.live.running import SCHEDULE, tasks_of, write_run
 from tests.flows.test_rollout import AGENT, EMULATED, work
 from tests.flows.test_serve import write_chat_model
@@ -128,5 +128,5 @@ def test_dashboard(tmp_path):
 
 
 def test_fork_server(tmp_path):
-    with closing(tmp_path, "gyre.cluster.fork_server", "tests.cluster.forked") as one:
+    with closing(tmp_path, "gyre.cluster.fork_server", "tests.cluster.support.forked") as one:
         assert (0, "") == one.end()

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from examples.recording import agent_script
-from tests.controller.executions.supervised import Supervised, start
+from tests.controller.support.supervised import Supervised, start
 from tests.waiting import PATIENCE_S
 
 from gyre.rollout.main import Secrets

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from examples.recording import agent_script
-from tests.controller.executions.supervised import is_alive
-from tests.observability.terminal.journals import SMALL, journal
-from tests.rewards.judged import endpoint
+from tests.controller.support.supervised import is_alive
+from tests.observability.support.journals import SMALL, journal
+from tests.rewards.support.judged import endpoint
 from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.cell import client

@@ -11,8 +11,7 @@ from pathlib import Path
 import openai
 import pytest
 import torch
-from tests.inference.engine import slow_engine
-from tests.inference.server import serving
+from tests.inference.support import serving, slow_engine
 from tests.waiting import PATIENCE_S
 
 from gyre.model.hf_config import describe

@@ -5,7 +5,7 @@ import json
 import anthropic
 import openai
 import pytest
-from tests.inference.server.serving import ServeProcess
+from tests.inference.support.serving import ServeProcess
 from tests.waiting import PATIENCE_S
 
 from gyre.model.registry import model_folder

@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from tests.harnesses.installed import INSTALLS, TOY, npm_on_path
+from tests.harnesses.support.installed import INSTALLS, TOY, npm_on_path
 
 from gyre.harnesses.install import prepare
 from gyre.harnesses.program import Pip

@@ -1,7 +1,7 @@
 """From a table of the run file to a command that each execution fills in."""
 
 import pytest
-from tests.harnesses.installed import pretend_prepared
+from tests.harnesses.support.installed import pretend_prepared
 
 from gyre.config.run_config import HarnessConfig
 from gyre.harnesses.program import ContextWindow

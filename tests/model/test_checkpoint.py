@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.model.folders import same, small, weights_of
+from tests.model.support.folders import same, small, weights_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gyre.model.checkpoint import save

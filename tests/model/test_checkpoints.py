@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from tests.model.folders import small
+from tests.model.support.folders import small
 
 from gyre.cell.checkpoint import CheckpointWriter, SingleRankCopies, read_state
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig

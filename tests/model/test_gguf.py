@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.model.gguf_files import f16, f32, gguf, q4_1, q8_0, small_model
+from tests.model.support.gguf_files import f16, f32, gguf, q4_1, q8_0, small_model
 
 from gyre.model.smollm2 import Gguf
 from gyre.types.errors import ModelError

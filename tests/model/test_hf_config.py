@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.model.folders import SMALL
+from tests.model.support.folders import SMALL
 
 from gyre.model.hf_config import describe, read_description
 from gyre.model.loader import new_network

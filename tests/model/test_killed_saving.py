@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 def test_killed_at_any_operation_the_checkpoint_before_is_used_or_the_new_one_is_whole(tmp_path):
     """FAULTS 26."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.cell.killed_saver", str(tmp_path)],
+        [sys.executable, "-m", "tests.cell.support.killed_saver", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=5 * PATIENCE_S,

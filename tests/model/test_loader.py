@@ -7,7 +7,15 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.folders import ABSENT, change_config, copied, same, saved, small, weights_of
+from tests.model.support.folders import (
+    ABSENT,
+    change_config,
+    copied,
+    same,
+    saved,
+    small,
+    weights_of,
+)
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 

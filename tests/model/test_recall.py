@@ -5,8 +5,8 @@ import json
 import shutil
 
 import pytest
-from tests.cell.live_cells import Batch, started, train
-from tests.controller.forked_cells import fork_clients
+from tests.cell.support.live_cells import Batch, started, train
+from tests.controller.support.forked_cells import fork_clients
 from tests.waiting import until
 
 from gyre.model.checkpoint_store import newest

@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from tests.model.gguf_files import small_model
+from tests.model.support.gguf_files import small_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gyre.model.loader import load_network

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.model.folders import same, weights_of
-from tests.model.tiny_again import RECORD, digest, load_script, measured
+from tests.model.support.folders import same, weights_of
+from tests.model.support.tiny_again import RECORD, digest, load_script, measured
 
 from gyre.model.loader import load_network
 from gyre.model.registry import model_folder
@@ -47,7 +47,7 @@ def test_replies_are_well_formed_and_choices_are_chance(script):
 
 
 def test_a_model_that_the_script_made_anew_behaves_alike(script):
-    """`python -m tests.model.tiny_again` makes it, for minutes, when the script has changed."""
+    """`python -m tests.model.support.tiny_again` makes it, in minutes, when the script changes."""
     record = json.loads(RECORD.read_text())
 
     assert digest() == record["script"]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.model.folders import same, small, weights_of
+from tests.model.support.folders import same, small, weights_of
 
 from gyre.model.checkpoint import save
 from gyre.model.weights import digest, load_into

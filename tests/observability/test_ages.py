@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from tests.simulator.scenes import shape
+from tests.simulator.support.scenes import shape
 
 from gyre.observability.staleness import in_a_whole_run, in_order
 from gyre.scheduler.policies import Boundary, Continuous

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journals import SMALL, journal, simulated, told
+from tests.observability.support.journals import SMALL, journal, simulated, told
 
 from gyre.journal.journal import read
 from gyre.observability.ledgers import ExecutionLedger, GroupLedger, ledgers, ledgers_of

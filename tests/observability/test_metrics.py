@@ -1,6 +1,6 @@
 """Facts become numbers by step."""
 
-from tests.observability.terminal.journals import NOTHING
+from tests.observability.support.journals import NOTHING
 
 from gyre.observability.metrics import RunMetrics, next_step
 from gyre.types.run_events import (

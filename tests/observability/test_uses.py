@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journals import SMALL, simulated
+from tests.observability.support.journals import SMALL, simulated
 
 from gyre.observability.dashboard.panels import panels
 from gyre.observability.dashboard.series import ViewWindow

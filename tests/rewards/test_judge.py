@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
-from tests.rewards.judged import endpoint, tool_call
+from tests.rewards.support.judged import endpoint, tool_call
 from tests.storage.test_safe_dir import dig
 
 from gyre.config.sections import JudgeConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.sandbox import ESCAPE
-from tests.controller.executions.supervised import evaluation, order, supervised
+from tests.controller.support.supervised import evaluation, order, supervised
 from tests.sandboxes.local.test_escapes import answering
 from tests.waiting import wait_until
 

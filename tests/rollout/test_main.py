@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.controller.executions.supervised import (
+from tests.controller.support.supervised import (
     COUNT_LINES,
     Supervised,
     evaluation,
@@ -109,7 +109,7 @@ def test_a_supervisor_outlives_its_parent_and_another_reader_sees_the_outcome(tm
     parent = """
 import os, signal, sys
 from pathlib import Path
-from tests.controller.executions.supervised import order, start
+from tests.controller.support.supervised import order, start
 from gyre.rollout.main import Secrets
 start(Path(sys.argv[1]), order("echo one > work; until test -e go; do :; done"), Secrets(key="k"))
 os.kill(os.getpid(), signal.SIGKILL)

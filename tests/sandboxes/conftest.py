@@ -1,7 +1,7 @@
 """One container daemon for all tests of containers, where this machine is expected to have one."""
 
 import pytest
-from tests.sandboxes.docker.daemon import expected, place, running
+from tests.sandboxes.support.daemon import expected, place, running
 
 
 def pytest_collection_modifyitems(config, items):

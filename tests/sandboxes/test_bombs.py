@@ -4,7 +4,7 @@ import asyncio
 import signal
 
 import pytest
-from tests.sandboxes.local.inside import Inside, ran
+from tests.sandboxes.support.inside import Inside, ran
 
 from gyre.sandboxes import process_tree
 from gyre.sandboxes.process_tree import descendants

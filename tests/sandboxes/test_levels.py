@@ -2,8 +2,8 @@
 
 import asyncio
 
-from tests.sandboxes.docker.daemon import expected
-from tests.sandboxes.local.inside import Inside
+from tests.sandboxes.support.daemon import expected
+from tests.sandboxes.support.inside import Inside
 
 from gyre.types.tasks import Limits
 

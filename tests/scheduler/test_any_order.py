@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.scheduler.machine import SchedulerMachine
+from tests.scheduler.support.machine import SchedulerMachine
 
 from gyre.scheduler import policies
 from gyre.scheduler.cells import CellState

@@ -1,7 +1,7 @@
 """Shapes that cannot be are refused with the field, what was found and what to change."""
 
 import pytest
-from tests.scheduler.scene import shape
+from tests.scheduler.support.scene import shape
 
 from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Resumable
 from gyre.types.errors import ConfigError

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from tests.scheduler.scene import Scene, core_in_training
+from tests.scheduler.support.scene import Scene, core_in_training
 
 from gyre.scheduler.policies import Boundary
 

@@ -1,6 +1,6 @@
 """Executions and groups: dispatched, launched, closed, offered, an example for each rule."""
 
-from tests.scheduler.scene import Scene, core_in_training, of
+from tests.scheduler.support.scene import Scene, core_in_training, of
 
 from gyre.scheduler.messages import (
     AdmitGroup,

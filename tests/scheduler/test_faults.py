@@ -1,7 +1,7 @@
 """Cells and engines that are lost, and events that come twice or cannot be."""
 
 import pytest
-from tests.scheduler.scene import Scene, core_in_training, of, shape
+from tests.scheduler.support.scene import Scene, core_in_training, of, shape
 
 from gyre.scheduler.messages import (
     CellDied,

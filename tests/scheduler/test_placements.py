@@ -1,7 +1,7 @@
 """Async, Colocate and Resumable beside Elastic, and a cell alone."""
 
 import pytest
-from tests.scheduler.scene import Scene, of
+from tests.scheduler.support.scene import Scene, of
 
 from gyre.scheduler.messages import (
     AdmitGroup,

@@ -1,6 +1,6 @@
 """Beyond the paper: engines that hold more than their capacity, and long queries first."""
 
-from tests.scheduler.scene import Scene, of
+from tests.scheduler.support.scene import Scene, of
 
 from gyre.scheduler.messages import CallsReported, EnterTraining, LaunchExecution
 from gyre.scheduler.policies import Boundary, LongestFirst

@@ -4,8 +4,8 @@ import random
 
 import msgspec
 import pytest
-from tests.scheduler.scene import shape
-from tests.scheduler.world import World
+from tests.scheduler.support.scene import shape
+from tests.scheduler.support.world import World
 
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Elastic, Resumable

@@ -1,7 +1,7 @@
 """When cells enter training, and what the end of a burst does, an example for each rule."""
 
 import pytest
-from tests.scheduler.scene import Scene, core_in_training, of
+from tests.scheduler.support.scene import Scene, core_in_training, of
 
 from gyre.scheduler.messages import (
     AdmitGroup,

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.inference.server.serving import Client, served
+from tests.inference.support.serving import Client, served
 
 from gyre.cell.api import CellApi
 from gyre.cell.api import CellApplication as Cell

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save
-from tests.inference.engine import slow_engine
-from tests.inference.server.serving import served, write_model
+from tests.inference.support import slow_engine
+from tests.inference.support.serving import served, write_model
 
 from gyre.batching.group_packer import unpacked as claim_of
 from gyre.cell.ranks.worker import read_shard

@@ -4,7 +4,7 @@ import io
 from xml.etree import ElementTree
 
 import pytest
-from tests.simulator.scenes import scenario
+from tests.simulator.support.scenes import scenario
 
 from gyre.scheduler.policies import Async
 from gyre.simulator.plots import figure, save

@@ -1,7 +1,7 @@
 """Policies beyond the paper: each changes what it says, and none the dispatch."""
 
 import pytest
-from tests.simulator.scenes import scenario
+from tests.simulator.support.scenes import scenario
 
 from gyre.scheduler.policies import LongestFirst
 from gyre.simulator.paper import TABLE

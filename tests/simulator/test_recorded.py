@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.simulator.scenes import scenario, small_run
+from tests.simulator.support.scenes import scenario, small_run
 
 from gyre.journal.journal import MAGIC, read, write
 from gyre.scheduler.messages import ExecutionClosed, ExecutionTerminated, Published

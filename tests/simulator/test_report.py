@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.simulator.scenes import scenario
+from tests.simulator.support.scenes import scenario
 
 from gyre.scheduler.messages import StopReason
 from gyre.scheduler.policies import Async

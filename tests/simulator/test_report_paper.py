@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.simulator.scenes import scenario
+from tests.simulator.support.scenes import scenario
 
 from gyre.simulator.paper import ABLATION_H, TABLE
 from gyre.simulator.report_paper import (

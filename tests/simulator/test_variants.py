@@ -1,7 +1,7 @@
 """The same work under each placement: equal machines, equal staleness, and refusals by name."""
 
 import pytest
-from tests.simulator.scenes import scenario
+from tests.simulator.support.scenes import scenario
 
 from gyre.scheduler.policies import Async, Boundary, Colocate, Continuous, Elastic
 from gyre.simulator.paper import NL2REPO, TABLE, compared

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulator.scenes import LONG, scenario
+from tests.simulator.support.scenes import LONG, scenario
 
 from gyre.batching.group_buffer import BatchAssembler
 from gyre.scheduler.messages import (

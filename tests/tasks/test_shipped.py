@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.controller.executions.supervised import order, supervised
+from tests.controller.support.supervised import order, supervised
 from tests.waiting import PATIENCE_S, patience, wait_until
 
 from gyre.rewards.assessment import assessment

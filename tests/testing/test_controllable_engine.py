@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.inference.engine import slow_engine
-from tests.inference.server.serving import Client
-from tests.testing.virtual_time import Reader, hurried, now_s, settle
+from tests.inference.support import slow_engine
+from tests.inference.support.serving import Client
+from tests.testing.support.virtual_time import Reader, hurried, now_s, settle
 
 from gyre.config.sections import EngineConfig, LimitsConfig
 from gyre.inference.engine.request import KVBlocks

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.testing.support.virtual_time import Reader, hurried
 from tests.testing.test_controllable_engine import TEN, ask, made
-from tests.testing.virtual_time import Reader, hurried
 
 from gyre.testing.timed_script import Pace
 from gyre.types.errors import EngineDraining, EngineError, OutOfMemory

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.testing.virtual_time import Reader, hurried
-from tests.trainer import cases
-from tests.trainer.scenes import OBJECTIVE, OPTIMIZER
+from tests.testing.support.virtual_time import Reader, hurried
+from tests.trainer.support import cases
+from tests.trainer.support.scenes import OBJECTIVE, OPTIMIZER
 
 from gyre.config.sections import EngineConfig, TrainerConfig
 from gyre.testing.emulated_cell import ClaimCost, EmulatedTrainer, engine, script, trainer

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
+from tests.trainer.support.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gyre.trainer.activation_checkpointing import ActivationCheckpointing, recompute_for

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
+from tests.trainer.support.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
 from gyre.model.packed_batch import packed
 from gyre.trainer.activation_checkpointing import ActivationCheckpointing

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
+from tests.trainer.support.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 from tests.waiting import PATIENCE_S
 from torch import nn
 from torch.distributed import HashStore

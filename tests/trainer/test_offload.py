@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.trainer.scenes import NUM_EXECUTIONS, OBJECTIVE, OPTIMIZER, a_scene
+from tests.trainer.support.scenes import NUM_EXECUTIONS, OBJECTIVE, OPTIMIZER, a_scene
 
 from gyre.config.sections import TrainerConfig
 from gyre.trainer.offload import OffloadableWeights

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 import torch
-from tests.trainer.cases import OPTIMIZER
-from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
+from tests.trainer.support.cases import OPTIMIZER
+from tests.trainer.support.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
 from gyre.batching.work_queue import CORE, MicroStepQueue, QueuedClaim
 from gyre.config.sections import OptimizerConfig

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.trainer.scenes import NUM_EXECUTIONS, a_scene, a_trainer
+from tests.trainer.support.scenes import NUM_EXECUTIONS, a_scene, a_trainer
 
 from gyre.model.network import Network
 from gyre.trainer.offload import Snapshot

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.trainer.scenes import NUM_EXECUTIONS, OPTIMIZER, a_scene, a_trainer
+from tests.trainer.support.scenes import NUM_EXECUTIONS, OPTIMIZER, a_scene, a_trainer
 
 from gyre.config.sections import OptimizerConfig
 from gyre.model.network import Network

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.cell.live_cells import (
+from tests.cell.support.live_cells import (
     CHANGE,
     OPTIMIZER,
     Batch,
@@ -24,9 +24,9 @@ from tests.cell.live_cells import (
     train,
     weights,
 )
-from tests.controller.forked_cells import fork_clients
-from tests.trainer.cells import worst
-from tests.trainer.scenes import NUM_EXECUTIONS
+from tests.controller.support.forked_cells import fork_clients
+from tests.trainer.support.cells import worst
+from tests.trainer.support.scenes import NUM_EXECUTIONS
 from tests.waiting import PATIENCE_S
 
 from gyre.cell.weight_sync import fetched, whole_cuts

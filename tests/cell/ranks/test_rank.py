@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from tests.cell.live_cells import Batch, Started
-from tests.controller.forked_cells import fork_clients
+from tests.cell.support.live_cells import Batch, Started
+from tests.controller.support.forked_cells import fork_clients
 from tests.waiting import PATIENCE_S
 
 from gyre.storage.files import write_plan

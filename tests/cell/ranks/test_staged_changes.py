@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.cell.live_cells import Started
+from tests.cell.support.live_cells import Started
 from tests.contracts.trainer import same, weights_of
-from tests.model.folders import small
+from tests.model.support.folders import small
 
 from gyre.cell.checkpoint import planned_network
 from gyre.cell.protocol import ExposedWeights, ReduceRequest, StepRequest

@@ -1,9 +1,9 @@
 """A cell's processes follow each other: what was known of one says nothing about the next."""
 
 import pytest
-from tests.cell.fake_cells import FakeCell, FakeWorld
-from tests.controller.cells_in_memory import cells_in_memory
-from tests.controller.fake_run_loop import FakeRunLoop
+from tests.cell.support.fake_cells import FakeCell, FakeWorld
+from tests.controller.support.cells_in_memory import cells_in_memory
+from tests.controller.support.fake_run_loop import FakeRunLoop
 
 from gyre.controller.cells.cell import RunCells
 from gyre.scheduler.messages import CellDied, EngineLost

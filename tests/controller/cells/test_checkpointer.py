@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.cell.fake_cells import FakeWorld
-from tests.controller.cells_in_memory import cells_in_memory
-from tests.controller.fake_run_loop import FakeRunLoop
+from tests.cell.support.fake_cells import FakeWorld
+from tests.controller.support.cells_in_memory import cells_in_memory
+from tests.controller.support.fake_run_loop import FakeRunLoop
 from tests.waiting import PATIENCE_S
 
 from gyre.config.run_config import CheckpointConfig

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from tests.cell.fake_cells import FakeCell, FakeWorld
-from tests.controller.cells_in_memory import cells_in_memory
-from tests.controller.fake_run_loop import FakeRunLoop
+from tests.cell.support.fake_cells import FakeCell, FakeWorld
+from tests.controller.support.cells_in_memory import cells_in_memory
+from tests.controller.support.fake_run_loop import FakeRunLoop
 
 from gyre.controller.cells.health import SILENT_S, HealthMonitor
 from gyre.scheduler.messages import CellDied, EngineLost

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.config.tables import read
+from tests.config.support.tables import read
 
 from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.run_dir import RunDir

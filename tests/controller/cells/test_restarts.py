@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cell.fake_cells import FakeCell, FakeWorld
-from tests.controller.cells_in_memory import cells_in_memory
-from tests.controller.fake_run_loop import FakeRunLoop
-from tests.testing.virtual_time import hurried
+from tests.cell.support.fake_cells import FakeCell, FakeWorld
+from tests.controller.support.cells_in_memory import cells_in_memory
+from tests.controller.support.fake_run_loop import FakeRunLoop
+from tests.testing.support.virtual_time import hurried
 
 from gyre.controller.cells.cell import MOST_STARTS, WELL_S, RestartBackoff
 from gyre.controller.cells.transitions import CellRestarter

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cell.fake_cells import FakeCell, FakeWorld
-from tests.controller.cells_in_memory import cells_in_memory
-from tests.controller.fake_run_loop import FakeRunLoop
+from tests.cell.support.fake_cells import FakeCell, FakeWorld
+from tests.controller.support.cells_in_memory import cells_in_memory
+from tests.controller.support.fake_run_loop import FakeRunLoop
 from tests.controller.training.test_coordinator import packer
-from tests.testing.virtual_time import hurried
+from tests.testing.support.virtual_time import hurried
 
 from gyre.cell.protocol import SavedCheckpoint
 from gyre.controller.cells.transitions import COUNTED, RoleTransitions

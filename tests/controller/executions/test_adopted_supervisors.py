@@ -8,7 +8,7 @@ import signal
 import threading
 
 import pytest
-from tests.controller.executions.supervised import order, resume, supervised
+from tests.controller.support.supervised import order, resume, supervised
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster.process import LocalNode

@@ -5,7 +5,7 @@ import signal
 from contextlib import suppress
 
 import pytest
-from tests.controller.executions.supervised import (
+from tests.controller.support.supervised import (
     COUNT_LINES,
     Supervised,
     evaluation,

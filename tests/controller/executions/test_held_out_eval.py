@@ -9,8 +9,8 @@ from math import sqrt
 from pathlib import Path
 
 import pytest
-from tests.controller.executions.supervised import order
-from tests.controller.fake_run_loop import FakeRunLoop
+from tests.controller.support.fake_run_loop import FakeRunLoop
+from tests.controller.support.supervised import order
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cluster.fork_client import ForkClient

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from tests.cell.fake_cells import FakeCell, FakeWorld
-from tests.controller.fake_run_loop import FakeRunLoop
-from tests.scheduler.scene import shape
+from tests.cell.support.fake_cells import FakeCell, FakeWorld
+from tests.controller.support.fake_run_loop import FakeRunLoop
+from tests.scheduler.support.scene import shape
 
 from gyre.aio import ChangeSignal
 from gyre.batching.group_buffer import GroupBuffer

@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.cell.fake_cells import FakeCell, FakeWorld
-from tests.controller.cells_in_memory import cells_in_memory
-from tests.controller.fake_run_loop import FakeRunLoop
-from tests.scheduler.scene import shape
-from tests.testing.virtual_time import hurried
+from tests.cell.support.fake_cells import FakeCell, FakeWorld
+from tests.controller.support.cells_in_memory import cells_in_memory
+from tests.controller.support.fake_run_loop import FakeRunLoop
+from tests.scheduler.support.scene import shape
+from tests.testing.support.virtual_time import hurried
 from tests.waiting import PATIENCE_S
 
 from gyre.batching.group_packer import ClosedExecution, EncodedClaim, PackedGroup

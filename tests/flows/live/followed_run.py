@@ -1,6 +1,6 @@
 """A live run's events in the world that watches a scheduler's promises (tests/scheduler)."""
 
-from tests.scheduler.world import World
+from tests.scheduler.support.world import World
 
 from gyre.scheduler.messages import (
     CellRecovered,

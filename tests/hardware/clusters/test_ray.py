@@ -155,7 +155,9 @@ def test_what_ran_on_a_node_that_dies_is_lost_and_its_cell_gets_another(nodes, t
 def test_only_what_lasts_outlives_the_cluster_that_started_it(nodes, tmp_path):
     async def work():
         async with Ray(nodes, tmp_path).opened() as cluster:
-            fork_clients = ForkClients("tests.cluster.forked", cluster, tmp_path / "nursery.log")
+            fork_clients = ForkClients(
+                "tests.cluster.support.forked", cluster, tmp_path / "nursery.log"
+            )
             fork_client: ForkClient = await fork_clients.at(await cluster.agents())
             lasting, other = [
                 await fork_client.fork("x", ["serve"], log=tmp_path / "log", outlives_parent=lasts)

@@ -1,12 +1,12 @@
 """One rank of a cell as tests/trainer has them, whose layers are Megatron's."""
 
-from tests.trainer.distributed import cell_rank
+from tests.trainer.support import cell_rank
 
 from gyre.trainer.megatron.trainer import install, megatron_rank
 
 
 class Rank(cell_rank.Rank):
-    def build(self, family, timeout_s=cell_rank.TIMEOUT_S):
+    def build(self, family, timeout_s=cell_rank.PATIENCE_S):
         # The llama of these tests has biases that Megatron's layers have no place for.
         built = super().build("qwen3" if family == "llama" else family, timeout_s)
         _, _, stage, _, lines = built

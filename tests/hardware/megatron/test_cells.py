@@ -1,9 +1,9 @@
 """Cells whose layers are Megatron's compute what one process does with those of transformers."""
 
 import pytest
-from tests.controller.forked_cells import fork_clients
-from tests.trainer import cases
-from tests.trainer.cells import Cell, parts, worst
+from tests.controller.support.forked_cells import fork_clients
+from tests.trainer.support import cases
+from tests.trainer.support.cells import Cell, parts, worst
 
 from gyre.config.sections import TrainerConfig
 from gyre.trainer.trainer import Trainer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from tests.hardware.megatron.test_gpt import apart, run_gpt
-from tests.trainer.cells import worst
+from tests.trainer.support.cells import worst
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig

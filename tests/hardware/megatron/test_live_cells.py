@@ -3,10 +3,19 @@
 import asyncio
 
 import pytest
-from tests.cell.live_cells import OPTIMIZER, Batch, Started, join, reduced, started, train, weights
 from tests.cell.ranks.test_multi_rank_worker import all_claims, assert_alike, two_steps
-from tests.controller.forked_cells import fork_clients
-from tests.trainer.scenes import NUM_EXECUTIONS
+from tests.cell.support.live_cells import (
+    OPTIMIZER,
+    Batch,
+    Started,
+    join,
+    reduced,
+    started,
+    train,
+    weights,
+)
+from tests.controller.support.forked_cells import fork_clients
+from tests.trainer.support.scenes import NUM_EXECUTIONS
 
 from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.model.loader import load_network

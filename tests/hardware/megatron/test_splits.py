@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 from tests.hardware.megatron.ranks import run_ranks
 from tests.hardware.megatron.split_rank import ANGLES, RANKS, TOKENS, block, names_of, texts
-from tests.trainer.cells import distance
+from tests.trainer.support.cells import distance
 
 from gyre.trainer.distributed.rank_comm import RankPosition
 

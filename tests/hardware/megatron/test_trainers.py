@@ -1,23 +1,18 @@
 """A trainer whose layers are Megatron's keeps the contract, and computes as the others do."""
 
-import copy
-from contextlib import contextmanager
-
 import pytest
 import torch
 from tests.contracts import trainer as suite
-from tests.trainer import cases
-from tests.trainer.cells import worst
+from tests.trainer.support import cases
+from tests.trainer.support.cells import worst
 from torch import nn
 
-from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
-from gyre.model.network import Network
+from gyre.config.sections import TrainerConfig
 from gyre.trainer.megatron.trainer import open_trainer
 from gyre.trainer.trainer import Trainer
 from gyre.types.errors import ModelError
 
 pytestmark = pytest.mark.megatron
-MODEL = cases.network("qwen3")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -28,28 +23,9 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-class Megatrons:
-    """Of one small network in float64."""
-
-    deterministic = False
-
-    def make(self, *, version=0, is_core=True, max_norm=1e9, lr=1e-3):
-        return open_trainer(
-            Network(copy.deepcopy(MODEL.module)),
-            section=TrainerConfig(checkpoint=False, deterministic=self.deterministic),
-            objective=LossConfig(),
-            optimizer=OptimizerConfig(lr=lr, max_norm=max_norm) if is_core else None,
-            version=version,
-        )
-
-    @contextmanager
-    def without_room(self, trainer):
-        def ask(*_):
-            torch.empty(2**60, dtype=torch.uint8)
-
-        hook = trainer.network.layers[0].register_full_backward_hook(ask)
-        yield
-        hook.remove()
+class Megatrons(suite.SmallTrainers):
+    kind = open_trainer
+    model = cases.network("qwen3")
 
 
 class ExactMegatrons(Megatrons):
@@ -111,5 +87,5 @@ def test_megatrons_layers_hold_no_memory_of_their_own():
     trainer = Megatrons().make()
     names = {name for name, _ in trainer.network.module.named_parameters()}
 
-    assert {name for name, _ in MODEL.module.named_parameters()} == names
+    assert {name for name, _ in Megatrons.model.module.named_parameters()} == names
     assert all(isinstance(one.self_attn, nn.Module) for one in trainer.network.layers)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
-from tests.cell.live_cells import KEY, Batch, join, started, weights
-from tests.controller.forked_cells import fork_clients
+from tests.cell.support.live_cells import KEY, Batch, join, started, weights
+from tests.controller.support.forked_cells import fork_clients
 from tests.waiting import PATIENCE_S
 
 from gyre.config.sections import TransportConfig

@@ -176,7 +176,8 @@ LOOKS, LOOK_S = 25, 0.02
 def _session(port: int, to: int) -> int | None:
     """Session of the process whose socket connects these local ports in this namespace.
 
-    Processes that ask different servers may have the same port. The tables change while they are read, so one look that finds nothing proves nothing.
+    Processes that ask different servers may have the same port. The tables change while they are
+    read, so one look that finds nothing proves nothing.
     """
     for _ in range(LOOKS):
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

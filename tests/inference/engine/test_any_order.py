@@ -7,7 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.inference.engine.slow_engine import (
+from tests.inference.engine.test_engine import prompt
+from tests.inference.support.slow_engine import (
     ask,
     distribution,
     drawn,
@@ -18,7 +19,6 @@ from tests.inference.engine.slow_engine import (
     uniform,
     weights,
 )
-from tests.inference.engine.test_engine import prompt
 
 from gyre.inference.engine.model_runner import PlainForward
 from gyre.inference.engine.request import RequestFailed

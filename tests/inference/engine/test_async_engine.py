@@ -6,7 +6,7 @@ import sys
 from contextlib import aclosing
 
 import pytest
-from tests.inference.engine.slow_engine import ask, expected, loop, network, told, weights
+from tests.inference.support.slow_engine import ask, expected, loop, network, told, weights
 from tests.waiting import PATIENCE_S
 
 from gyre.inference.engine.async_engine import EmbeddedEngine

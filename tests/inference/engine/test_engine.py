@@ -8,7 +8,8 @@ from functools import cache
 
 import pytest
 import torch
-from tests.inference.engine.slow_engine import (
+from tests.inference.engine.test_kv_cache import no_more_memory
+from tests.inference.support.slow_engine import (
     CONTEXT,
     VOCABULARY,
     ask,
@@ -21,7 +22,6 @@ from tests.inference.engine.slow_engine import (
     told,
     weights,
 )
-from tests.inference.engine.test_kv_cache import no_more_memory
 
 from gyre.inference.engine.model_runner import PlainForward
 from gyre.inference.engine.request import RequestFailed

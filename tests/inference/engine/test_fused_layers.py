@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.inference.engine.slow_engine import (
+from tests.inference.support.slow_engine import (
     VOCABULARY,
     ask,
     expected,

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.inference.engine.slow_engine import (
+from tests.inference.engine.test_engine import prompt, recorded_loop
+from tests.inference.support.slow_engine import (
     ask,
     assert_same,
     expected,
@@ -14,7 +15,6 @@ from tests.inference.engine.slow_engine import (
     run,
     weights,
 )
-from tests.inference.engine.test_engine import prompt, recorded_loop
 
 from gyre.inference.engine.kv_cache import KvCache
 from gyre.types.errors import EngineDraining, EngineError, OutOfMemory

@@ -3,7 +3,7 @@
 from array import array
 
 import pytest
-from tests.inference.engine.slow_engine import ask
+from tests.inference.support.slow_engine import ask
 
 from gyre.inference.engine.request import admitted
 from gyre.types.errors import EngineError

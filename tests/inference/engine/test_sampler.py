@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.inference.engine.slow_engine import distribution, drawn, uniform
+from tests.inference.support.slow_engine import distribution, drawn, uniform
 
 from gyre.inference.engine.sampler import (
     STRETCH,

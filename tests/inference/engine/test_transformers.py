@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from tests.inference.engine.slow_engine import ask, loop, network, run
 from tests.inference.engine.test_engine import FAMILIES, prompt
+from tests.inference.support.slow_engine import ask, loop, network, run
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 TOKENS = 24

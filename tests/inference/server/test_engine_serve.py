@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.inference.engine import slow_engine
-from tests.inference.server import serving
+from tests.inference.support import serving, slow_engine
 from tests.waiting import until
 
 from gyre.config.sections import LimitsConfig

@@ -6,8 +6,7 @@ from threading import Barrier, Lock
 import pytest
 import torch
 from safetensors.torch import load, save
-from tests.inference.engine import slow_engine
-from tests.inference.server import serving
+from tests.inference.support import serving, slow_engine
 from tests.waiting import PATIENCE_S, until
 
 from gyre.inference.engine.kv_cache import KvCache

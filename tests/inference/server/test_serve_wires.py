@@ -6,8 +6,7 @@ from itertools import chain, pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.inference.engine import slow_engine
-from tests.inference.server import serving
+from tests.inference.support import serving, slow_engine
 
 from gyre.inference.server.protocol import HALF, Detokenizer
 from gyre.testing.tokenizer import tokenizer as bytes_tokenizer

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.controller.executions.supervised import order
+from tests.controller.support.supervised import order
 
 from gyre.observability.dashboard import execution_view
 from gyre.observability.dashboard.execution_view import leavings

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tests.controller.proxy_requests import Asking
-from tests.observability.terminal.journals import SMALL, simulated, told
+from tests.controller.support.proxy_requests import Asking
+from tests.observability.support.journals import SMALL, simulated, told
 from tests.waiting import PATIENCE_S, until
 
 from gyre.cli.main import main

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journals import SMALL, reward_of, simulated, told
+from tests.observability.support.journals import SMALL, reward_of, simulated, told
 
 from gyre.observability.dashboard.panels import PANELS, panels
 from gyre.observability.dashboard.panels_cells import CAUSES, Account, Cause

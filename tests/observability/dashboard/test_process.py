@@ -11,7 +11,7 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 
 import pytest
-from tests.observability.terminal.journals import SMALL, simulated
+from tests.observability.support.journals import SMALL, simulated
 from tests.waiting import PATIENCE_S
 
 from gyre.journal.journal import Durability, Journal

@@ -12,7 +12,7 @@ from math import inf, nan
 
 import pytest
 from matplotlib.image import imread
-from tests.observability.terminal.journals import SMALL, reward_of, simulated, told
+from tests.observability.support.journals import SMALL, reward_of, simulated, told
 
 from gyre.journal.journal import Resumed
 from gyre.observability.dashboard.panels import PANELS, panels

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.observability.conftest import Story as Log
-from tests.observability.terminal.journals import SMALL, simulated, told
+from tests.observability.support.journals import SMALL, simulated, told
 from tests.waiting import PATIENCE_S
 
 from gyre.journal.journal import write

@@ -4,7 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from tests.observability.terminal.journals import (
+from tests.observability.support.journals import (
     SMALL,
     made,
     packed,
@@ -14,7 +14,7 @@ from tests.observability.terminal.journals import (
     told,
     trained,
 )
-from tests.simulator.scenes import scenario
+from tests.simulator.support.scenes import scenario
 
 from gyre.journal.journal import Resumed
 from gyre.observability.history.state import RunState

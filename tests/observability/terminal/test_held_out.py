@@ -4,7 +4,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journals import SMALL, journal, simulated
+from tests.observability.support.journals import SMALL, journal, simulated
 
 from gyre.observability.dashboard.views import ORDERS, ListingQuery, listed
 from gyre.observability.history.run import RunHistory

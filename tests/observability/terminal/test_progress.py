@@ -10,7 +10,7 @@ import termios
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journals import SMALL, simulated, told
+from tests.observability.support.journals import SMALL, simulated, told
 
 from gyre.observability.history.state import RunState
 from gyre.observability.terminal.colors import columns, printed

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.observability.terminal.journals import SMALL, simulated, told
+from tests.observability.support.journals import SMALL, simulated, told
 
 from gyre.cli.main import main
 from gyre.controller.main import heard_so_far

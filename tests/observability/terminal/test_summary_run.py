@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from tests.observability.terminal.journals import SMALL, journal, simulated, told
-from tests.simulator.scenes import scenario
+from tests.observability.support.journals import SMALL, journal, simulated, told
+from tests.simulator.support.scenes import scenario
 
 from gyre.journal.journal import Journal, read
 from gyre.observability.history.run import RunHistory

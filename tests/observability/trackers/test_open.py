@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from tests.observability.trackers import event_files
+from tests.observability.support import event_files
 
 from gyre.config.run_config import TrackersConfig
 from gyre.observability.trackers.registry import kept_id, open_trackers

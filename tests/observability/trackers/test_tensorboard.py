@@ -2,7 +2,7 @@
 
 import pytest
 from tensorboardX.proto.event_pb2 import SessionLog
-from tests.observability.trackers import event_files
+from tests.observability.support import event_files
 
 from gyre.observability.trackers.registry import TrackedRun
 from gyre.observability.trackers.tensorboard import TensorBoardTracker

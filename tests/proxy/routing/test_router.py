@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.testing.virtual_time import hurried
+from tests.testing.support.virtual_time import hurried
 from tests.waiting import PATIENCE_S
 
 from gyre.config.sections import RouterConfig

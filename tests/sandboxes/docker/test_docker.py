@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.sandbox import ESCAPE, wait_for
-from tests.controller.executions.supervised import is_alive
-from tests.sandboxes.docker.daemon import IMAGE, expected, place, running
+from tests.controller.support.supervised import is_alive
 from tests.sandboxes.local.test_escapes import SECRET, answering
-from tests.sandboxes.script_sandbox import ScriptSandbox
+from tests.sandboxes.support.daemon import IMAGE, expected, place, running
+from tests.sandboxes.support.script_sandbox import ScriptSandbox
 from tests.waiting import until, wait_until
 
 from gyre.sandboxes import process_tree

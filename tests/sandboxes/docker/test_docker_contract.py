@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.contracts import sandbox as suite
-from tests.sandboxes.docker.daemon import IMAGE
+from tests.sandboxes.support.daemon import IMAGE
 from tests.waiting import PATIENCE_S
 
 from gyre.sandboxes.docker.container import Container

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tests.controller.executions.supervised import evaluation, order, supervised
-from tests.sandboxes.docker.daemon import IMAGE
+from tests.controller.support.supervised import evaluation, order, supervised
+from tests.sandboxes.support.daemon import IMAGE
 
 from gyre.types.outcomes import Ending, Outcome
 from gyre.types.tasks import Limits, ResourceNeeds, SandboxSpec

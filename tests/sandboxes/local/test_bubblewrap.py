@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.controller.executions.supervised import is_alive
-from tests.sandboxes.local import elsewhere
-from tests.sandboxes.local.inside import ran
+from tests.controller.support.supervised import is_alive
 from tests.sandboxes.local.test_escapes import CONNECT, answering
+from tests.sandboxes.support import elsewhere
+from tests.sandboxes.support.inside import ran
 from tests.waiting import PATIENCE_S, wait_until
 
 import gyre

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.sandbox import ESCAPE, wait_for
-from tests.controller.executions.supervised import is_alive
-from tests.sandboxes.local.inside import Inside, ran
+from tests.controller.support.supervised import is_alive
+from tests.sandboxes.support.inside import Inside, ran
 from tests.waiting import until
 
 from gyre.sandboxes.local.mounts import DEVICES, devices

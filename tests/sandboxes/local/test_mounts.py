@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.sandboxes.local.inside import Inside
+from tests.sandboxes.support.inside import Inside
 
 from gyre.sandboxes.local.mounts import Mount, below_of, clear_ways, refuse_ways_out
 from gyre.types.errors import SandboxError

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 import torch
-from tests.controller.forked_cells import fork_clients
-from tests.trainer import cases
-from tests.trainer.cells import Cell, Threads, parts, worst
+from tests.controller.support.forked_cells import fork_clients
+from tests.trainer.support import cases
+from tests.trainer.support.cells import Cell, Threads, parts, worst
 
 from gyre.config.sections import TrainerConfig
 from gyre.trainer.distributed.pipeline_stage import spans
@@ -14,7 +14,7 @@ from gyre.trainer.loss import loss_and_gradient
 from gyre.trainer.trainer import Trainer
 from gyre.types.errors import ModelError
 
-ranks_are_forked = fork_clients("tests.trainer.distributed.cell_rank")
+ranks_are_forked = fork_clients("tests.trainer.support.cell_rank")
 
 LAYOUTS = {"2x1": (2, 1), "1x2": (1, 2)}
 TRAINED = [f"train:{layout}:{family}" for layout in LAYOUTS for family in sorted(cases.FAMILIES)]

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from tests.controller.forked_cells import fork_clients
-from tests.trainer import cases
-from tests.trainer.cells import Cell, Threads, worst
+from tests.controller.support.forked_cells import fork_clients
+from tests.trainer.support import cases
+from tests.trainer.support.cells import Cell, Threads, worst
 
 from gyre.config.sections import TrainerConfig
 from gyre.trainer.trainer import Trainer
 
-ranks_are_forked = fork_clients("tests.trainer.distributed.cell_rank")
+ranks_are_forked = fork_clients("tests.trainer.support.cell_rank")
 pytestmark = pytest.mark.slow
 """The ranks take seconds, whichever test comes first."""
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from tests.trainer import cases
-from tests.trainer.cells import worst
+from tests.trainer.support import cases
+from tests.trainer.support.cells import worst
 
 from gyre.trainer.distributed.rank_comm import CommGroup
 from gyre.trainer.distributed.tensor_parallel import UNSPLIT, split_network

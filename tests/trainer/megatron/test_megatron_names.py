@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.trainer import cases
+from tests.trainer.support import cases
 
 from gyre.config.sections import LossConfig, TrainerConfig
 from gyre.trainer.distributed.rank_comm import RankPosition

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.controller.executions import moved_clock
+from tests.controller.support import moved_clock
 from tests.waiting import PATIENCE_S, wait_until
 
 from gyre.rollout import facts

@@ -1,6 +1,6 @@
 """RunCells of a run whose processes are in memory."""
 
-from tests.cell.fake_cells import FakeCell
+from tests.cell.support.fake_cells import FakeCell
 
 from gyre.controller.cells.cell import RunCells
 

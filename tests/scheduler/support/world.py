@@ -4,8 +4,8 @@ The watching is done with books of its own, kept from commands and events alone,
 that is wrong in the scheduler is not wrong here in the same way.
 """
 
-from tests.scheduler.books import ENTERING, TRAINING, Books
-from tests.scheduler.executor import Obeying
+from tests.scheduler.support.books import ENTERING, TRAINING, Books
+from tests.scheduler.support.executor import Obeying
 
 from gyre.scheduler.messages import (
     CellDied,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE_S
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Nursed:
@@ -68,6 +68,7 @@ class Nursery:
         self._news = threading.Condition()
         self._asked = []
         self._by_pid = {}
+        self._is_over = False
         self._thread = threading.Thread(target=self._listen, name="nursery", daemon=True)
         self._thread.start()
 
@@ -81,7 +82,8 @@ class Nursery:
             asked |= {"log": str(log), "outlives_parent": False}
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
-            assert self._news.wait_for(lambda: child.pid is not None, PATIENCE_S)
+            self._news.wait_for(lambda: child.pid is not None or self._is_over, PATIENCE_S)
+            assert child.pid is not None, "the nursery forks no process: see its errors"
         return child
 
     def close(self):
@@ -106,6 +108,9 @@ class Nursery:
                     # Its own first word may be spoken before its parent tells of it.
                     early.setdefault(pid, []).append(answer)
                 self._news.notify_all()
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
 
 
 @cache

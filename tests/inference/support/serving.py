@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from safetensors.torch import save_file
-from tests.inference.engine import slow_engine
+from tests.inference.support import slow_engine
 from tests.waiting import PATIENCE_S
 
 from gyre.config.sections import LimitsConfig

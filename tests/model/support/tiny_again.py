@@ -1,6 +1,6 @@
 """The model `tiny` made anew by its script, and what replies it gives; run by hand, for minutes.
 
-    python -m tests.model.tiny_again
+    python -m tests.model.support.tiny_again
 
 What comes of it is kept beside this file with the digest of the script that it is of.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.covered import said_in
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "tiny"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "tiny"
 RECORD = Path(__file__).with_name("remade.json")
 SEED = 0
 MEASURED = {"prompts": 400, "seed": 2}

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.sandboxes.script_sandbox import ScriptSandbox
+from tests.sandboxes.support.script_sandbox import ScriptSandbox
 
 from gyre.sandboxes.local.sandbox import LocalSandbox, SandboxLayout
 

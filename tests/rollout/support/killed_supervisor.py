@@ -1,6 +1,6 @@
 """Supervisors that die by SIGKILL around the n-th thing they do to the disk, and who follows them.
 
-    python -m tests.rollout.killed_supervisor FOLDER < order
+    python -m tests.rollout.support.killed_supervisor FOLDER < order
 
 FOLDER/N/order.json is supervised by a process that dies at the N-th moment, and then by one that
 does not die, for N = 1, 2, ... until one comes to its end before its moment. Several go on at once,

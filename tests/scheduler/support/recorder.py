@@ -1,6 +1,6 @@
 """Events as the world enters them in its books, and what must hold after each."""
 
-from tests.scheduler.books import (
+from tests.scheduler.support.books import (
     COUNTED,
     DEAD,
     ENTERING,

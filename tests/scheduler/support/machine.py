@@ -4,7 +4,7 @@ import random
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.scheduler.world import World
+from tests.scheduler.support.world import World
 
 from gyre.scheduler.config import SchedulerConfig
 from gyre.scheduler.messages import (

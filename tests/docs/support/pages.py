@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDERS = ("docs", "tests", "benchmarks", "examples")
 INSTRUCTION = "instruction.md"
 """What an agent is asked is no page of ours."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from tests.trainer.cases import SIZES, network
+from tests.trainer.support.cases import SIZES, network
 
 from gyre.batching.packing import AdmittedExecution, pack
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig

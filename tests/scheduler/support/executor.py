@@ -1,7 +1,7 @@
 """Commands as the world obeys them, each checked against the books at that moment."""
 
-from tests.scheduler.books import DEAD, ENTERING, LEAVING, SERVING, TRAINING, WAITING
-from tests.scheduler.recorder import Noting
+from tests.scheduler.support.books import DEAD, ENTERING, LEAVING, SERVING, TRAINING, WAITING
+from tests.scheduler.support.recorder import Noting
 
 from gyre.scheduler.messages import (
     AdmitGroup,

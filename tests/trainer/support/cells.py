@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 
 from safetensors.torch import load_file
-from tests.controller.forked_cells import fork_server
-from tests.trainer.distributed.cell_rank import main
+from tests.controller.support.forked_cells import fork_server
+from tests.trainer.support.cell_rank import main
 from tests.waiting import PATIENCE_S
 
 
@@ -39,7 +39,7 @@ class Threads(Said):
 class Cell(Said):
     """A cell whose ranks are processes."""
 
-    program = "tests.trainer.distributed.cell_rank"
+    program = "tests.trainer.support.cell_rank"
 
     def __init__(self, folder, size, plans):
         super().__init__(folder, size)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.simulator.scenes import small_run
+from tests.simulator.support.scenes import small_run
 
 from gyre.journal.journal import read, write
 from gyre.scheduler.messages import (

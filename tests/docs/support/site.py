@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.pages import ROOT
+from tests.docs.support.pages import ROOT
 
 
 def build(folder: Path) -> Path:

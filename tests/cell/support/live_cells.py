@@ -12,8 +12,8 @@ from pathlib import Path
 
 import aiohttp
 from safetensors.torch import load_file
-from tests.controller.forked_cells import fork_server
-from tests.trainer.scenes import NUM_EXECUTIONS, a_scene
+from tests.controller.support.forked_cells import fork_server
+from tests.trainer.support.scenes import NUM_EXECUTIONS, a_scene
 from tests.waiting import PATIENCE_S
 
 from gyre.batching.group_packer import packed

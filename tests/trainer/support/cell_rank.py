@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from tests.trainer import cases
+from tests.trainer.support import cases
 from tests.waiting import PATIENCE_S, patience
 from torch.distributed import FileStore
 

@@ -4,9 +4,9 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from tests.controller.fake_run_loop import FakeRunLoop
-from tests.controller.plain_routes import PlainSeats, PlainTable, Told
-from tests.scheduler.world import World
+from tests.controller.support.fake_run_loop import FakeRunLoop
+from tests.controller.support.plain_routes import PlainSeats, PlainTable, Told
+from tests.scheduler.support.world import World
 
 from gyre.batching.task_sampler import TaskSampler
 from gyre.controller.command_executor import CommandExecutor

@@ -1,6 +1,6 @@
 """A process that writes a checkpoint and is killed at its n-th operation on files, n from 0 on.
 
-    python -m tests.cell.killed_saver FOLDER
+    python -m tests.cell.support.killed_saver FOLDER
 
 Each n has a folder of its own with version 1 in it, a process of its own that writes version 2, and
 a line: n, and "killed" or "written". It ends when a process has come through.
@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.model.folders import small
+from tests.model.support.folders import small
 
 from gyre.cell.checkpoint import CheckpointWriter, SingleRankCopies
 from gyre.config.sections import LossConfig, OptimizerConfig, TrainerConfig
