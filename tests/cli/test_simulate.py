@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.waiting import PATIENCE_S
 
+from gyre.controller.run_dir import standing
+from gyre.journal.journal import read, write
+from gyre.scheduler.replay import EVENTS
 from gyre.simulator.paper import TABLE
 from gyre.simulator.world import run
 
@@ -130,6 +134,26 @@ def test_a_journal_can_be_asked_what_if(gyre, small, tmp_path):
     assert second == pytest.approx(first, rel=0.05)
     assert (0, "") == (other.returncode, other.stderr)
     assert "colocate; phi 0.5; mu 3" in other.stdout
+
+
+def test_a_name_in_a_journal_does_not_steer_the_terminal(gyre, small, tmp_path):
+    """Nor in what `gyre simulate`, `gyre report` and `gyre status` say of a run from elsewhere."""
+    journal = tmp_path / "run" / "journal"
+    journal.parent.mkdir()
+    gyre("simulate", small, "--journal", journal)
+    found = read(journal, kinds=EVENTS)
+    renamed = replace(found.header, run="a\x1b]0;title\x07b")
+    journal.unlink()
+    write(journal, renamed, found.facts(EVENTS), kinds=EVENTS)
+    said = [
+        gyre("simulate", "--from-journal", journal),
+        gyre("report", journal.parent, "--out", tmp_path / "report"),
+        gyre("status", journal.parent),
+    ]
+
+    assert [0, 0, 0] == [one.returncode for one in said]
+    assert not any("\x1b]" in one.stdout + one.stderr for one in said)
+    assert "\x1b]" not in str(standing(journal.parent))
 
 
 def test_a_journal_holds_one_run_and_replaces_none(gyre, small, tmp_path):

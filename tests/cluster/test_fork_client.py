@@ -1,6 +1,7 @@
 """A nursery forks what it has imported; its children are processes like any others."""
 
 import asyncio
+import gc
 import os
 import signal
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.waiting import PATIENCE_S, until, wait_until
 
 from gyre.aio import run_loop
 from gyre.cluster.fork_client import ForkClient
+from gyre.cluster.process import LocalProcess
 from gyre.types.errors import ConfigError
 from gyre.types.protocols import LOST
 
@@ -173,3 +175,22 @@ def test_a_killed_nursery_takes_nothing_from_the_one_that_is_opened_in_its_place
         return url, await new.wait()
 
     assert ("http://here", -signal.SIGTERM) == with_nursery(work, tmp_path)
+
+
+def test_a_request_that_could_not_be_written_leaves_no_failure_behind(tmp_path, monkeypatch):
+    said = []
+
+    async def refuses(line):
+        raise BrokenPipeError
+
+    async def work(fork_client):
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: said.append(about))
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalProcess, "tell", lambda _, line: refuses(line))
+            with pytest.raises(ConfigError, match="has ended"):
+                await fork_client.fork("one", [], log=tmp_path / "log")
+
+    with_nursery(work, tmp_path)
+    gc.collect()
+
+    assert [] == said

@@ -1,5 +1,6 @@
 """The run's journal: what is appended comes back, one writes at a time, damage is never silent."""
 
+import errno
 import os
 import random
 import re
@@ -526,3 +527,19 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=30, stateful_step_count=20)
+
+
+def test_a_journal_that_cannot_be_synced_at_its_end_lets_another_writer_in(tmp_path, monkeypatch):
+    def fails(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = tmp_path / "journal"
+    journal = Journal.create(path, HEADER, kinds=())
+    with monkeypatch.context() as patched:
+        patched.setattr(framed_file, "os", Overridden(os, fdatasync=fails))
+        with pytest.raises(OSError, match="Input/output"):
+            journal.close()
+    again, _ = Journal.resume(path, at=1.0, kinds=())
+
+    assert 1 == again.epoch
+    again.close()

@@ -9,7 +9,10 @@ from tests.module_patches import Overridden
 from tests.security.inside import BEARER, inside
 
 from gyre.storage import files, framed_file, wal
-from gyre.storage.call_log import logs
+from gyre.storage.call_log import CallLog, logs, path_of
+from gyre.storage.call_log import read as read_log
+from gyre.types.call_records import CallFailed, CallOpened, LogOpened, LogSealed
+from gyre.types.ids import CallId
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync", "fsync"])
@@ -37,6 +40,38 @@ def test_an_execution_that_a_full_disk_refused_is_opened_when_there_is_room(
     assert (529, []) == (status, left)
     assert key.startswith("gyre-")
     assert None is again
+
+
+def test_an_execution_that_a_full_disk_kept_from_being_read_is_read_again(tmp_path, monkeypatch):
+    """M21: a call that was open when a proxy was killed is ended as soon as there is room."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def scenario():
+        async with inside(tmp_path) as listeners:
+            await listeners.proxy.send("PUT", "/gyre/executions/x", headers=[BEARER])
+            await listeners.proxy.post("/gyre/executions/x/close", headers=[BEARER])
+        (tmp_path / "share").rmdir()
+        path = path_of(tmp_path, "x")
+        opened = read_log(path).records[0]
+        path.unlink()
+        log = CallLog(path)
+        call = CallOpened(call=CallId(1), at=1.0, dialect="chat", num_messages=1, prompt_tokens=1)
+        for record in (opened, call):
+            log.append(record)
+        log.close()
+        async with inside(tmp_path) as listeners:
+            with monkeypatch.context() as patched:
+                patched.setattr(framed_file, "os", Overridden(os, pwrite=full))
+                refused = await listeners.proxy.post("/gyre/executions/x/close", headers=[BEARER])
+            closed = await listeners.proxy.post("/gyre/executions/x/close", headers=[BEARER])
+        return refused.status, closed.status, [type(one) for one in read_log(path).records]
+
+    refused, closed, kinds = asyncio.run(scenario())
+
+    assert (529, 200) == (refused, closed)
+    assert [LogOpened, CallOpened, CallFailed, LogSealed] == kinds
 
 
 def test_closing_again_says_the_same(tmp_path):

@@ -86,7 +86,7 @@ def test_a_tiktoken_file_is_not_enough(tmp_path):
         load_renderer(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000])
 def test_a_broken_config_is_named(tmp_path, text):
     folder = write_tokenizer(tmp_path / "tuned")
     (folder / "config.json").write_text(text)

@@ -99,6 +99,26 @@ def test_an_archive_that_would_fill_the_disk_is_refused(tmp_path, monkeypatch):
         safe_paths.unpacked(tarred(tmp_path / "t.tar.gz", ("a", "x" * 11)), tmp_path / "cache")
 
 
+def test_a_negative_size_makes_no_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(safe_paths, "MOST_BYTES", 1_000)
+    folder, file = tarfile.TarInfo("folder"), tarfile.TarInfo("file")
+    folder.type, folder.size, file.size = tarfile.DIRTYPE, -(10**9), 5_000
+    # As tarfile reads a header, so that it may say what tarfile would not write.
+    head = bytearray(folder.tobuf(tarfile.GNU_FORMAT))
+    head[148:156] = b"%06o\0 " % (sum(head[:148]) + 8 * ord(" ") + sum(head[156:512]))
+    archive = tmp_path / "t.tar"
+    archive.write_bytes(bytes(head) + file.tobuf() + bytes(5_120) + bytes(1_024))
+
+    with pytest.raises(TaskError, match="more than 1000 bytes"):
+        safe_paths.unpacked(archive, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "..", "a\\b", "", "/a"])
+def test_a_name_that_is_no_path_inside_is_refused(name, tmp_path):
+    with pytest.raises(TaskError, match="expected a path inside"):
+        safe_paths.child(tmp_path, name, "a step")
+
+
 @pytest.mark.parametrize("kind", ["", ":gz", ":xz", ":bz2"])
 def test_an_archive_that_is_cut_is_never_taken_for_a_smaller_one(kind, tmp_path):
     whole = io.BytesIO()

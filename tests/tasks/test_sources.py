@@ -29,7 +29,7 @@ def test_what_the_folder_says_is_not_said_again(more, tmp_path):
         FolderTasks(tmp_path)
 
 
-@pytest.mark.parametrize("text", [b"instruction = ", b"\xff\xfe"])
+@pytest.mark.parametrize("text", [b"instruction = ", b"\xff\xfe", b"a = " + b"[" * 100_000])
 def test_a_file_that_is_no_toml_is_named(text, tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "task.toml").write_bytes(text)

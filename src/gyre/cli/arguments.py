@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gyre.types.errors import ConfigError
+from gyre.types.errors import ConfigError, visible
 
 if TYPE_CHECKING:
     from gyre.simulator.request import ScenarioSource
@@ -68,6 +68,8 @@ def progress(*, without_terminal: bool = False) -> Iterator[Callable[[str], None
     is_terminal = sys.stderr.isatty()
 
     def say(text: str) -> None:
+        # A journal from elsewhere names its run as it likes.
+        text = visible(text)
         if is_terminal:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
         elif without_terminal and text:

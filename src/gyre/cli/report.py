@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> None:
 
     from gyre.observability.report.build import PAGE, files, placed, refuse_other, reported
     from gyre.observability.report.tables import stands
+    from gyre.observability.terminal.colors import safe
 
     folder = args.out or _own_folder(args.runs)
     refuse_other(folder)
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
         say("drawing")
         placed(folder, files(runs))
     for one in runs:
-        print(f"{one.label}: {stands(one)}")
+        print(safe(f"{one.label}: {stands(one)}"))
     print(f"gyre report: {folder / PAGE}")
 
 

@@ -233,12 +233,13 @@ def _tell(args: argparse.Namespace, lines: Sequence[str], found: dict[str, Any])
     """Tables unless JSON is printed in their place, and JSON where it is asked for."""
     import json
 
+    from gyre.observability.terminal.colors import safe
     from gyre.storage.files import replacing
 
     if args.json == "-":
         print(json.dumps(found, allow_nan=False))
         return
-    print(*lines, sep="\n")
+    print(*map(safe, lines), sep="\n")
     if args.json is not None:
         with replacing(Path(args.json)) as part:
             part.write_text(json.dumps(found, allow_nan=False) + "\n")

@@ -119,6 +119,9 @@ class ForkClient:
         try:
             await self._process.tell(json.dumps(asked).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError) as error:
+            if not process.cancel():
+                # Asked for here, else the loop warns that the failure was never retrieved.
+                process.exception()
             raise self._has_ended() from error
         return await process
 

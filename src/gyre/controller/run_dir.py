@@ -33,8 +33,8 @@ from gyre.scheduler.policies import (
     OldestFirst,
 )
 from gyre.scheduler.replay import EVENTS, replay, shape_of
-from gyre.storage.files import RUN_FILE, replace
-from gyre.types.errors import ConfigError
+from gyre.storage.files import RUN_FILE, TOKEN_FILE, replace
+from gyre.types.errors import ConfigError, visible
 
 _PATHS = {
     "num_cells": "cells.count",
@@ -136,7 +136,7 @@ class RunDir:
 
     @property
     def token(self) -> Path:
-        return self.run / "admin.token"
+        return self.run / TOKEN_FILE
 
     @property
     def checkpoints(self) -> Path:
@@ -179,9 +179,9 @@ class RunDir:
         return self.pids / name
 
     def note_pid(self, name: str, pid: int) -> None:
-        """Where people and tests find it."""
+        """Where people, tests and the next controller find it."""
         self.pids.mkdir(exist_ok=True, mode=0o700)
-        self.pid(name).write_text(str(pid))
+        replace(self.pid(name), str(pid).encode())
 
     def log(self, name: str) -> Path:
         return self.run / "logs" / f"{name}.log"
@@ -261,10 +261,11 @@ class RunStatus:
     """Why its scheduler ended it; None of one that can go on."""
 
     def __str__(self) -> str:
-        """In a few words."""
+        """In a few words; the name is the journal's, which may come from elsewhere."""
         steps = "1 step" if self.num_steps == 1 else f"{self.num_steps} steps"
         how = "can go on" if self.stopped is None else f"is over ({self.stopped.value})"
-        return f"{self.header.run}: {steps} taken, version {self.published} published; it {how}"
+        name = visible(self.header.run)
+        return f"{name}: {steps} taken, version {self.published} published; it {how}"
 
 
 def standing(folder: Path) -> RunStatus | None:

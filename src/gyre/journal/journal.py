@@ -458,11 +458,10 @@ class Journal:
 
     def close(self) -> None:
         """Commits, syncs, and lets another writer in."""
-        try:
+        with ExitStack() as stack:
+            stack.callback(os.close, self._lock)
+            stack.callback(self._file.close)
             self.commit()
-        finally:
-            self._file.close()
-            os.close(self._lock)
 
     def _check_alone(self) -> None:
         """Because a lock may not hold on every file system, and a writer may sleep for long."""

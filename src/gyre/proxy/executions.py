@@ -261,11 +261,18 @@ class ExecutionRegistry:
                 f"this proxy renders with {self._renderer.name!r}"
             )
         one = self._admit(opened, CallLog(path, sound_bytes=reading.sound_bytes))
-        for record in reading.records[1:]:
-            one.session.apply(record)
-        now = time.time()
-        for call in list(one.session.tree.unfinished):
-            one.write(CallFailed(call=call, at=now, reason="the proxy ended during the call"))
+        try:
+            for record in reading.records[1:]:
+                one.session.apply(record)
+            now = time.time()
+            for call in list(one.session.tree.unfinished):
+                one.write(CallFailed(call=call, at=now, reason="the proxy ended during the call"))
+        except OSError:
+            # The next request reads it again, else calls would stay without an end.
+            del self._open[opened.execution]
+            with suppress(OSError):
+                one.log.close()
+            raise
         return one
 
     def _session(self, opened: LogOpened) -> Session:

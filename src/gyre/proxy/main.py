@@ -150,7 +150,7 @@ async def serve(plan: ProxySpec, on_start: Callable[[RunningProxy], None]) -> No
             }
             host, port = on.getsockname()[:2]
             url = f"http://{host}:{port}"
-            proxy_address_file(plan.folder, plan.shard).write_text(url)
+            replace_file(proxy_address_file(plan.folder, plan.shard), url.encode())
             started = RunningProxy(
                 url=url,
                 folder=plan.folder,

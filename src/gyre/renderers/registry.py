@@ -92,7 +92,8 @@ def _family(name: str | None, path: Path, tokens: PackageTokenizer) -> str:
 def _config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    with wrap_errors(ConfigError, f"{path}: expected a JSON object", (OSError, ValueError)):
+    unreadable = (OSError, ValueError, RecursionError)
+    with wrap_errors(ConfigError, f"{path}: expected a JSON object", unreadable):
         config = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(config, dict):
         raise ConfigError(f"{path}: expected a JSON object")

@@ -237,7 +237,8 @@ class PackageTokenizer:
 
 
 def _read(source: str, name: str) -> dict[str, Any]:
-    with wrap_errors(ConfigError, f"{name}: tokenizer.json is not JSON", ValueError):
+    unreadable = (ValueError, RecursionError)
+    with wrap_errors(ConfigError, f"{name}: tokenizer.json is not JSON", unreadable):
         data = json.loads(source)
     model = data.get("model") if isinstance(data, dict) else None
     # Old files do not say the type; only BPE has merges.
@@ -283,7 +284,7 @@ def _is_inside_a_word(text: str, start: int, end: int) -> bool:
 def _eos(config: Path) -> str | None:
     if not config.is_file():
         return None
-    unreadable = (OSError, ValueError, AttributeError)
+    unreadable = (OSError, ValueError, AttributeError, RecursionError)
     with wrap_errors(ConfigError, f"{config}: expected a JSON object", unreadable):
         token = json.loads(config.read_text(encoding="utf-8")).get("eos_token")
     return token.get("content") if isinstance(token, dict) else token

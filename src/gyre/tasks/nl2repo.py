@@ -106,7 +106,7 @@ def _count(path: Path) -> int:
 
 
 def _words(path: Path) -> list[str]:
-    with wrap_errors(TaskError, path, ValueError):
+    with wrap_errors(TaskError, path, (ValueError, RecursionError)):
         found: Any = json.loads(read_text(path))
     if not isinstance(found, list) or not all(isinstance(item, str) and item for item in found):
         raise TaskError(f"{path}: expected a list of texts")

@@ -33,7 +33,8 @@ def is_archive(path: Path) -> bool:
 def child(folder: Path, name: str, where: str) -> Path:
     """What a name from outside means inside the folder; TaskError if it leads out of it."""
     parts = PurePosixPath(name).parts
-    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name:
+    is_odd = ".." in parts or "\\" in name or "\0" in name
+    if not parts or PurePosixPath(name).is_absolute() or is_odd:
         raise TaskError(f"{where}: {name!r}: expected a path inside {folder.name}")
     found = folder.joinpath(*parts)
     if not found.resolve().is_relative_to(folder.resolve()):
@@ -166,7 +167,8 @@ class _Left:
         self._entries = MOST_ENTRIES
 
     def take(self, size: int) -> None:
-        self._bytes -= size
+        # A tar can say less than 0, which must not make room for more.
+        self._bytes -= max(0, size)
         self._entries -= 1
         if self._bytes < 0 or self._entries < 0:
             message = f"{self._where}: more than {MOST_BYTES} bytes or {MOST_ENTRIES} entries"

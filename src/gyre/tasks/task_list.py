@@ -40,7 +40,7 @@ def read_text(path: Path) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """TaskError if it cannot be read, or is no TOML."""
-    with wrap_errors(TaskError, path, ValueError):
+    with wrap_errors(TaskError, path, (ValueError, RecursionError)):
         return tomllib.loads(read_text(path))
 
 

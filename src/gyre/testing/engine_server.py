@@ -14,6 +14,7 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ import msgspec
 import uvicorn
 from tokenizers import Tokenizer
 
-from gyre.net.http_server import Exchange, Receive, Scope, Send
+from gyre.net.http_server import ClientGone, Exchange, Receive, Scope, Send
 from gyre.testing.script import FastCoder, NoReply, Script, ScriptedAnswer, ScriptedModel
 from gyre.testing.scripted_engine import EngineFault, FaultKind
 
@@ -259,9 +260,11 @@ class ScriptedServer:
         self._log = None if log is None else os.open(log, flags, 0o644)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        exchange = Exchange(scope, receive, send)
+        if scope["type"] == "http":
+            with suppress(ClientGone):
+                await self._serve(Exchange(scope, receive, send))
+
+    async def _serve(self, exchange: Exchange) -> None:
         body = await exchange.body(most_bytes=MOST_BYTES, within_s=BODY_S)
         if exchange.path == self._wire.generate_path:
             await self._generate(body, exchange)
