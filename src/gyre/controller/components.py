@@ -76,7 +76,7 @@ async def build_components(
         loop,
         cells,
         checkpointer,
-        settings_of(config, scheduler.shape),
+        training_settings(config, scheduler.shape),
         packer_for(config, places),
     )
     health = HealthMonitor(
@@ -151,7 +151,7 @@ def _executions(
     return attempts, HeldOutEval(loop, places.run, held_out, supervisors(), every=every, last=last)
 
 
-def settings_of(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:
+def training_settings(config: RunConfig, shape: SchedulerConfig) -> TrainingSettings:
     return TrainingSettings(
         groups_per_batch=shape.groups_per_batch,
         batch_executions=shape.groups_per_batch * shape.executions_per_group,

@@ -181,7 +181,10 @@ class RunDir:
     def note_pid(self, name: str, pid: int) -> None:
         """Where people, tests and the next controller find it."""
         self.pids.mkdir(exist_ok=True, mode=0o700)
-        replace(self.pid(name), str(pid).encode())
+        # Whole at once, and beside the folder, all of whose files are processes.
+        beside = self.run / f"{name}.pid"
+        beside.write_text(str(pid))
+        beside.replace(self.pid(name))
 
     def log(self, name: str) -> Path:
         return self.run / "logs" / f"{name}.log"
