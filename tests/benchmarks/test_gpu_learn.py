@@ -137,7 +137,7 @@ def test_a_clerk_delegates_sums_up_and_goes_on_in_a_new_context(tmp_path: Path) 
     with (
         EngineProcess(
             "sglang",
-            script=f"{HERE / 'letters_script.py'}:right",
+            script=f"{HERE / 'support' / 'letters_script.py'}:right",
             tokenizer=tokenizer,
             log=tmp_path / "asks.jsonl",
         ) as engine,
