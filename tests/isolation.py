@@ -264,6 +264,8 @@ class Globals:
         """So that the next test is not blamed."""
         for _, there, name, it in self._patched():
             there[name] = it
+        if (mode := self.state["torch's deterministic mode"]) != _deterministic_mode():
+            sys.modules["torch"].set_deterministic_debug_mode(mode)
         environment = self.state["os.environ"]
         assert isinstance(environment, dict)
         if dict(os.environ) != environment:
@@ -290,7 +292,14 @@ class Globals:
             "sys.excepthook": sys.excepthook,
             "threading.excepthook": threading.excepthook,
             "warnings.showwarning": warnings.showwarning,
+            "torch's deterministic mode": _deterministic_mode(),
         }
+
+
+def _deterministic_mode() -> int:
+    """Off where nothing has loaded torch yet."""
+    torch = sys.modules.get("torch")
+    return 0 if torch is None else int(torch.get_deterministic_debug_mode())
 
 
 def _umask() -> bytes:

@@ -11,6 +11,7 @@ from tests.trainer.support.scenes import NUM_EXECUTIONS, OPTIMIZER, a_scene, a_t
 from gyre.config.sections import OptimizerConfig
 from gyre.model.network import Network
 from gyre.trainer.optimizer import OptimizerState
+from gyre.trainer.trainer import arithmetic
 from gyre.types.errors import CellError, ModelError, NotFinite, OutOfMemory
 from gyre.types.training import Claim
 
@@ -406,3 +407,22 @@ def test_narrow_models_stay_near_float64_with_the_same_weights(scene, dtype, mos
 def shifted(row, advantage):
     """Sampled as if the policy had since moved the way the advantage does not drive it."""
     return replace(row, logprobs=row.logprobs + np.float32(0.3 * np.sign(advantage)))
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_mode_of_a_process_is_as_before_once_no_trainer_asks_for_it(last, monkeypatch):
+    """Whichever of two threads ends first; one that does not ask changes nothing."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    asking = [arithmetic(deterministic=True), arithmetic(deterministic=True)]
+    before = torch.get_deterministic_debug_mode()
+    with arithmetic(deterministic=False):
+        for one in asking:
+            one.__enter__()
+        asking[1 - last].__exit__(None, None, None)
+        during = torch.are_deterministic_algorithms_enabled()
+    still = torch.are_deterministic_algorithms_enabled()
+    asking[last].__exit__(None, None, None)
+
+    assert during
+    assert still
+    assert before == torch.get_deterministic_debug_mode()

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import fsum, isfinite
+from threading import Lock
 from time import perf_counter
 
 import torch
@@ -72,18 +73,41 @@ class WorkMeter:
         return now - since
 
 
-@contextmanager
-def arithmetic(*, deterministic: bool) -> Iterator[None]:
+class DeterministicMode:
+    """Torch's mode of kernels that give the same bits each time, which is the whole process's.
+
+    The first thread that asks for it turns it on, and the last one restores what was before.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._num_asking = 0
+        self._before = 0
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        with self._lock:
+            if self._num_asking == 0:
+                self._before = torch.get_deterministic_debug_mode()
+                # Without it CUDA's matrix products are refused; it must stand before their first.
+                os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+                torch.use_deterministic_algorithms(True)
+            self._num_asking += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_asking -= 1
+                if self._num_asking == 0:
+                    torch.set_deterministic_debug_mode(self._before)
+
+
+_DETERMINISTIC = DeterministicMode()
+
+
+def arithmetic(*, deterministic: bool) -> AbstractContextManager[None]:
     """Kernels that give the same bits each time, where they are asked for."""
-    was = torch.get_deterministic_debug_mode()
-    if deterministic:
-        # Without it CUDA's matrix products are refused; it must stand before the first of them.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(was)
+    return _DETERMINISTIC.on() if deterministic else nullcontext()
 
 
 class BaseTrainer:

@@ -1,7 +1,6 @@
 """The ranks of a cell rest, go on from what they exported, and sum whole numbers."""
 
 import pytest
-import torch
 from tests.controller.support.forked_cells import fork_clients
 from tests.trainer.support import cases
 from tests.trainer.support.cells import Cell, Threads, worst
@@ -20,10 +19,8 @@ ALL = [one.replace(":", "-") for one in (*RESTED, *EXACT)]
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory):
-    """Two ranks that share a process, and with it the mode of torch that either leaves behind."""
-    mode = torch.get_deterministic_debug_mode()
-    yield Threads(tmp_path_factory.mktemp("cell"), 2, [*RESTED, *EXACT])
-    torch.set_deterministic_debug_mode(mode)
+    """Two ranks that share a process."""
+    return Threads(tmp_path_factory.mktemp("cell"), 2, [*RESTED, *EXACT])
 
 
 rested = pytest.mark.parametrize("plan", ALL[: len(RESTED)])
