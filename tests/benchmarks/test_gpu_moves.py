@@ -77,7 +77,9 @@ def test_cells_move_as_they_do_in_a_run(tmp_path):
     found, health = asyncio.run(moves())
 
     moved = found[f"hand-off of {PREFIX} tokens, first"]
-    assert PREFIX // 16 * 16 == moved["tokens"]
+    # The call goes on until it is pinned, for as many tokens as a busy machine lets it.
+    assert PREFIX // 16 * 16 <= moved["tokens"]
+    assert 0 == moved["tokens"] % 16
     assert moved["tokens"] * sizes["kv_bytes_per_token"] < moved["bytes"]
     assert sizes["weight_bytes"] <= found["to training, satellite, first"]["bytes"]
     assert [(True, 1), (True, 1)] == [(one.engine_ready, one.engine_version) for one in health]
