@@ -219,7 +219,12 @@ def check_order(path: Path, at: int, entry: JournalEntry, before: JournalEntry |
 
 
 class JournalFollower:
-    """One reader of a journal that another process may be writing."""
+    """One reader of a journal that another process may be writing, read on from where it was left.
+
+    Rule 1: an entry is given once; a commit that is being written, or is torn, waits.
+    Rule 2: a writer whose disk is full takes back what it could not write whole, before any
+    component reacted to it; a reader that has read of it begins anew, and `generation` says so.
+    """
 
     def __init__(self, path: Path, *, kinds: Sequence[type]) -> None:
         self.path = path
@@ -313,7 +318,11 @@ def write(
 
 
 class Journal:
-    """The one writer of a run's journal."""
+    """The one writer of a run's journal, whose facts become durable in groups.
+
+    Rule 1: facts are in the journal before anyone reacts; `append` collects them, `commit` is the
+    line.
+    """
 
     def __init__(
         self, file: FramedFile, lock: int, *, kinds: Sequence[type], durability: Durability

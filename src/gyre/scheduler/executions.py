@@ -1,4 +1,4 @@
-"""Executions from dispatch to closure: counters d, p, f; evaluation slots.
+"""Executions from dispatch to closure, counters d, p, f, and the engines that serve them.
 
 Rule 1: each execution moves d, p and f exactly once (SPEC 1.2).
 Rule 2: a duplicate or late event changes nothing; an impossible one is refused before it does.
@@ -37,7 +37,13 @@ Assignee = tuple[GroupId, int] | EvaluationId
 
 
 class Engines:
-    """Which execution has a slot at which engine; an engine that is not ready has no slots."""
+    """Which execution has a slot at which engine; an engine that is not ready has no slots.
+
+    Rule 1: every running execution has a slot at one ready engine, or is stranded because its
+    engine was lost.
+    Rule 2: a new one goes to the engine with most free slots, one that moves to the highest number,
+    which stays in rollout longest (sec:elastic-execution).
+    """
 
     def __init__(self, capacities: Iterable[int], *, overcommit: float) -> None:
         self._capacities = list(capacities)

@@ -225,7 +225,12 @@ class Fleet:
 
 
 class TransitionPolicy:
-    """Decides when cells enter and leave training, by the dwell timer and the rescue timer."""
+    """Decides when cells enter and leave training, by the dwell timer and the rescue timer.
+
+    Rule 1: the dwell timer watches supply only, and restarts after each transition and at each
+    batch start (SPEC 2.1).
+    Rule 2: no cell enters while another switches, nor after the last update of a burst.
+    """
 
     def __init__(
         self, shape: SchedulerConfig, burst: Burst, fleet: Fleet, rollout: ExecutionTable
