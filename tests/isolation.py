@@ -42,6 +42,8 @@ MONITOR = "tqdm_monitor"
 """The thread by which tqdm looks after all bars of progress of the process."""
 LIBRARIES_THAT_KEEP = ("gpu", "cluster", "together", "megatron")
 """Markers of tests whose libraries keep what they open for the whole process."""
+COMPILERS = ("TRITON_", "TORCHINDUCTOR_")
+"""How variables begin that a compiler of kernels sets for the process when it first compiles."""
 
 
 Resource = tuple[str, object]
@@ -268,9 +270,9 @@ class Globals:
             sys.modules["torch"].set_deterministic_debug_mode(mode)
         environment = self.state["os.environ"]
         assert isinstance(environment, dict)
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
+        for name in _environment().keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
         handlers = self.state["signal handlers"]
         assert isinstance(handlers, dict)
         for name, handler in handlers.items():
@@ -278,11 +280,8 @@ class Globals:
                 signal.signal(SIGNALS[name], handler)
 
     def _state(self) -> dict[str, object]:
-        environment = dict(os.environ)
-        # Pytest's own, which says what is going on.
-        environment.pop("PYTEST_CURRENT_TEST", None)
         return {
-            "os.environ": environment,
+            "os.environ": _environment(),
             "the working folder": os.getcwd(),  # noqa: PTH109
             "the umask": _umask(),
             "signal handlers": {name: signal.getsignal(one) for name, one in SIGNALS.items()},
@@ -294,6 +293,12 @@ class Globals:
             "warnings.showwarning": warnings.showwarning,
             "torch's deterministic mode": _deterministic_mode(),
         }
+
+
+def _environment() -> dict[str, str]:
+    """Without what pytest and compilers say there."""
+    own = ("PYTEST_CURRENT_TEST", *COMPILERS)
+    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
 
 
 def _deterministic_mode() -> int:

@@ -19,6 +19,14 @@ def test_no_room_in_main_memory_is_named():
         oom_guard("making a tensor", lambda: torch.empty(2**60, dtype=torch.uint8))
 
 
+def test_no_room_for_what_python_keeps_is_named():
+    def work():
+        raise MemoryError
+
+    with pytest.raises(OutOfMemory, match="scoring: no main memory is left"):
+        oom_guard("scoring", work)
+
+
 def test_no_room_on_an_accelerator_is_named_and_tensors_of_the_attempt_are_let_go():
     kept = []
 

@@ -233,7 +233,7 @@ def put(blocks: KVBlocks, path: Path, copier: StagedCopier) -> int:
                 copier.write(tensor, file.fileno(), at)
                 at += tensor.nbytes
         part.rename(path)
-    except (OSError, RuntimeError) as error:  # The second where no memory can be pinned.
+    except (OSError, RuntimeError, MemoryError) as error:  # Also where none can be pinned.
         part.unlink(missing_ok=True)
         raise OutOfMemory(f"{path}: no room for cached blocks: {error}") from error
     return at
@@ -296,7 +296,7 @@ def _read_blocks(
 ) -> Tensor:
     try:
         made = torch.empty(shape, dtype=dtype, device=device or torch.device("cpu"))
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         raise OutOfMemory(f"cached blocks of shape {tuple(shape)}: no room: {error}") from error
     copier.read(file, at, made)
     return made
@@ -444,7 +444,7 @@ class CudaIpcKvStore:
                 raise OutOfMemory(f"{message}more than the {free} that are free may")
             try:
                 loan = self._memory.lend([one.to(self._device) for one in found.values()])
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 raise OutOfMemory(f"no room for cached blocks: {error}") from error
             told = msgspec.json.encode(_Told(lent=loan.lent, tensors=about)).decode()
             self._laid[told] = loan
@@ -499,7 +499,7 @@ class CudaIpcKvStore:
                 raise RequestError(found, where="from")
             try:
                 made[name] = torch.empty(shape, dtype=kind, device=self._device)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 raise OutOfMemory(f"cached blocks of shape {shape}: no room: {error}") from error
         return made
 

@@ -46,7 +46,7 @@ def load_network(
             module = _allocate(sketch, torch.device(device), dtype)
             module.name_or_path = str(folder)
             fill(module, stored)
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, MemoryError) as error:
             message = f"{folder}: no room on {device} for its weights"
             raise OutOfMemory(message) from error
     return Network(module)

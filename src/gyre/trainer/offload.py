@@ -71,10 +71,11 @@ def oom_guard(doing: str, work: Callable[[], Made]) -> Made:
     """What `work` returns; raises OutOfMemory where the device has no room for it."""
     try:
         return work()
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and _ON_CPU not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        is_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        if not is_memory and _ON_CPU not in str(error):
             raise
-        said = str(error).splitlines()[0]
+        said = (str(error) or "no main memory is left").splitlines()[0]
     # Raised here and not above, because an error's cause holds on to every tensor in its frames.
     release()
     raise OutOfMemory(f"{doing}: {said}")

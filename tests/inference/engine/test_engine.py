@@ -72,6 +72,7 @@ class Recorded:
         self._forward = PlainForward(network, store)
         self.passes = []
         self.num_to_fail = 0
+        self.failure: Exception = torch.OutOfMemoryError("no room for this pass")
         self.spoil = None
         """A first token whose call gets no numbers."""
 
@@ -83,7 +84,7 @@ class Recorded:
         self.passes.append(work)
         if self.num_to_fail:
             self.num_to_fail -= 1
-            raise torch.OutOfMemoryError("no room for this pass")
+            raise self.failure
         logits = self._forward(work, ids)
         for row, call in enumerate(work.wanted):
             if self.spoil is not None and self.spoil == work.ids[work.starts[call]]:
@@ -397,9 +398,11 @@ def test_an_engine_that_finds_no_memory_rests_on_and_can_be_woken_later():
     assert_same(expected(model, ask([1, 2])), run(engine, [ask([1, 2])])["a"])
 
 
-def test_a_pass_that_fails_ends_its_calls_and_no_others(ahead):
+@pytest.mark.parametrize("failure", [torch.OutOfMemoryError("no room"), MemoryError()])
+def test_a_pass_that_fails_ends_its_calls_and_no_others(ahead, failure):
     model = network()
     engine, forward = recorded_loop(model, capacity=2)
+    forward.failure = failure
     asks = [ask(prompt(5, seed=n), f"a{n}") for n in range(3)]
     for one in asks:
         engine.submit(one)

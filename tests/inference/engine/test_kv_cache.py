@@ -99,6 +99,17 @@ def test_blocks_that_there_is_no_room_to_move_are_named(act):
         act(of, range(of.num_blocks))
 
 
+@pytest.mark.parametrize("act", [KvCache.read, lambda of, blocks: of.fill(blocks, wide(of))])
+def test_no_room_for_what_python_keeps_is_no_room(act, monkeypatch):
+    def refuse(*_, **__):
+        raise MemoryError
+
+    of = store()
+    monkeypatch.setattr(KvCache, "_slots", refuse)
+    with pytest.raises(OutOfMemory, match="2 blocks"):
+        act(of, [0, 1])
+
+
 def wide(of):
     """Numbers of another type, of which a copy has to be made; a view of one."""
     return torch.zeros((), dtype=torch.float64).expand(of.values.shape)

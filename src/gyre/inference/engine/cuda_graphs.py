@@ -341,7 +341,7 @@ class GraphForward:
             return None
         try:
             return capture()
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             # There may be room for the pass where there is none for a graph; if not, it says so.
             self._put_off.fail(what)
             return None

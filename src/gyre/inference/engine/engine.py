@@ -219,13 +219,13 @@ class EngineCore:
                 return []
             try:
                 flight = self._launch(turn, self._asking(turn))
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 return self._fail(turn, error)
         if self._forward.returns_early:
             self._flight = self._follow(flight)
         try:
             ids, logprobs = ([], []) if flight.drawn is None else flight.drawn.wait()
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             self._flight = None
             return self._fail(flight.turn, error)
         parts = zip(flight.turn.parts, flight.requests, strict=True)
@@ -356,7 +356,7 @@ class EngineCore:
             ids = ids.index_select(0, on_device(rows, self._device, torch.int64))
         try:
             return self._launch(turn, requests, ids)
-        except RuntimeError:
+        except (RuntimeError, MemoryError):
             return None  # The tokens of `flight` stand; the next step tries again and says so.
 
     def _advance(self, request: Request, token: int, logprob: float, version: int) -> Report:
@@ -371,7 +371,7 @@ class EngineCore:
             self._end(request)
         return RequestOutput(id=request.ask.id, chunk=chunk)
 
-    def _fail(self, turn: ScheduledPass, error: RuntimeError) -> list[Report]:
+    def _fail(self, turn: ScheduledPass, error: RuntimeError | MemoryError) -> list[Report]:
         """The calls of a pass that the device refused are over; all others can go on."""
         failed: list[Report] = []
         for part in turn.parts:

@@ -55,7 +55,7 @@ def move_weights(module: nn.Module, device: torch.device) -> None:
             before = one.data
             one.data = before.to(device)
             moved.append((one, before))
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         for one, before in moved:
             one.data = before
         raise OutOfMemory(f"weights: no room on {device}: {error}") from error
@@ -122,14 +122,14 @@ class KvCache:
         """A copy (layers, 2, kv_heads, T, head_dim) of what the blocks hold, in their order."""
         try:
             return self.values.index_select(3, self._slots(blocks))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             raise OutOfMemory(f"a copy of {len(blocks)} blocks: no room: {error}") from error
 
     def fill(self, blocks: Sequence[int], values: Tensor) -> None:
         """Puts what `read` gave, of this or another store, into the blocks."""
         try:
             self.values.index_copy_(3, self._slots(blocks), values.to(self._device, self._dtype))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             raise OutOfMemory(f"{len(blocks)} blocks taken in: no room: {error}") from error
 
     def release(self) -> None:
@@ -145,7 +145,7 @@ class KvCache:
         try:
             # Zeros, not what was there: masked slots are multiplied too, and 0 * NaN is NaN.
             self._values = torch.zeros(self._size, dtype=self._dtype, device=self._device)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             message = f"keys and values of {self.num_slots} tokens: no room for {self.num_bytes} B"
             raise OutOfMemory(message) from error
 
