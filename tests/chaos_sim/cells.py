@@ -88,7 +88,7 @@ class Cell:
         version, weights = read_weights(folder)
         self.engine_version, self.engine_weights = version, weights
         self.version, self.weights = version, weights
-        if self.plan.optimizer is not None:
+        if self.plan.saved_state is not None:
             self.moments, self.weights = read_moments(folder)
 
     # Orders

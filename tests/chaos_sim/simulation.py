@@ -55,7 +55,7 @@ from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import LogDamaged
 from gyre.types.outcomes import Outcome
-from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven
+from gyre.types.run_events import CheckpointRefused, ExecutionRelaunched, GroupDrawn, RewardGiven
 
 MOST_S = 900.0
 """Made-up seconds after which a run that goes on has come to a stand."""
@@ -292,6 +292,8 @@ class Simulation:
                 self._scores[execution] = score
             case GroupAssigned(group=group, step=step):
                 self._assigned.setdefault(step, []).append(group)
+            case CheckpointRefused():
+                self.trace(f"{fact}")
             case StepTaken(step=step):
                 self.watch.batch(step, self._apart(step))
             case ExecutionClosed(group=group, member=member, outcome=outcome):

@@ -213,12 +213,21 @@ def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> RunDi
 
 def remove_earlier(places: RunDir) -> None:
     """Removes shares of controllers that were killed; only the one that holds the run may."""
-    for share in _noted(places):
-        if share.name.startswith(PREFIX) and share != places.share:
-            shutil.rmtree(share, ignore_errors=True)
+    _remove(share for share in _noted(places) if share != places.share)
     # A full disk leaves names of what is gone, which does no harm.
     with suppress(OSError):
         _note(places, [places.share])
+
+
+def remove_all(places: RunDir) -> None:
+    """Removes the shares of a run that no controller works on."""
+    _remove(_noted(places))
+
+
+def _remove(shares: Iterable[Path]) -> None:
+    for share in shares:
+        if share.name.startswith(PREFIX):
+            shutil.rmtree(share, ignore_errors=True)
 
 
 def _noted(places: RunDir) -> list[Path]:

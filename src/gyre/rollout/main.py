@@ -31,7 +31,7 @@ from gyre.rollout.environment import address_of, agent_sandbox, evaluator_for, j
 from gyre.rollout.execution import Execution, ExecutionStage, steps_of, worth
 from gyre.rollout.facts import FactRecorder, FactReporter, FactsFile
 from gyre.rollout.heartbeat import Heartbeat, last_spent_s
-from gyre.rollout.spec import ExecutionSpec, read_order, read_proxy_totals
+from gyre.rollout.spec import ExecutionSpec, ProxyTotals, read_order, read_proxy_totals
 from gyre.rollout.supervisor import Supervisor
 from gyre.sandboxes.local.sandbox import warm as warm_sandboxes
 from gyre.sandboxes.process_tree import adopt_orphans
@@ -56,6 +56,10 @@ class Secrets:
     """For posting facts."""
 
 
+RETRY_S = 1.0
+"""Pause before a disk that gave nothing is asked again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonotonicClock:
     """The machine's, which all its processes share until it starts again."""
@@ -72,10 +76,14 @@ class AllHeldCalls:
     def __init__(self, folder: Path, proxy: Upstream) -> None:
         self._folder = folder
         self._proxy = proxy
+        self._counted_s = 0.0
+        """By the proxy; what it was last while the disk does not give it."""
 
     @property
     def held_s(self) -> float:
-        return read_proxy_totals(self._folder).held_s + self._proxy.waited_s
+        with suppress(OSError):
+            self._counted_s = read_proxy_totals(self._folder).held_s
+        return self._counted_s + self._proxy.waited_s
 
 
 class SupervisorProcess:
@@ -157,11 +165,19 @@ class SupervisorProcess:
                 self._execution.assessments,
                 worth=lambda: worth(self._order.task, self._execution.scores),
                 is_surplus=self._surplus.is_set(),
-                committed_calls=read_proxy_totals(self._folder).committed_calls,
+                committed_calls=(await self._proxy_totals()).committed_calls,
                 counts_placeholders=self._order.counts_placeholders,
             )
         )
         self._tidy()
+
+    async def _proxy_totals(self) -> ProxyTotals:
+        """How it closes depends on them, so a disk that fails is asked again."""
+        while True:
+            try:
+                return read_proxy_totals(self._folder)
+            except OSError:
+                await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
         """Its file is; nothing more is said."""

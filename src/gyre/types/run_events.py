@@ -180,7 +180,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRefused:
-    """A checkpoint was found damaged, and an older one is used."""
+    """A checkpoint, or its optimizer's state alone, was found damaged and is used no more."""
 
     version: int
     reason: str

@@ -131,7 +131,7 @@ class Scene(FakeRunLoop):
         self.cells[cell].replace(FakeCell(self.world, cell))
         self.cells[cell].client.noise = self.noise
         if cell == CORE:
-            await self.coordinator.replay(self.cells[cell].client, 0)
+            await self.coordinator.replay(self.cells[cell].client, range(self.coordinator.version))
             await self.coordinator.between_updates()
             self.coordinator.join(self.cells[cell])
 
@@ -306,7 +306,7 @@ def test_a_core_that_was_out_of_reach_while_it_was_restarted_trains_on():
             with pytest.raises(CellError, match="no weights to give"):
                 await scene.coordinator.pull(scene.cells[1], wanted=lambda: True)
             core.is_dead = False
-            await scene.coordinator.replay(core, 0)
+            await scene.coordinator.replay(core, range(scene.coordinator.version))
             cell.recovered(scene.now)
             scene.coordinator.join(cell)
 

@@ -337,15 +337,20 @@ class TrainingCoordinator:
             if group.offered is not None:
                 self.offer(group.offered, left[number])
         self._batches.restore(found)
+        self._checkpointer.covered = found.since
         self.version = max((step + 1 for step in found.steps), default=found.since)
 
-    async def replay(self, core: CellClient, version: int) -> None:
-        """A core of this version takes the steps since then again (SPEC 10).
+    async def replay(self, core: CellClient, steps: range) -> None:
+        """A core takes these steps again (SPEC 10), the first from the version that it has.
 
         If they came out otherwise, what satellites made with the weights before is worth nothing.
         """
-        if not await self._batches.replay(core, range(version, self.version)):
-            self._updates.outdated(self._queue.cells)
+        if not await self._batches.replay(core, steps):
+            self.outdated()
+
+    def outdated(self) -> None:
+        """The core goes on from other weights than satellites have, which take these first."""
+        self._updates.outdated(self._queue.cells)
 
     # Cells
 
