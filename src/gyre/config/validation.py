@@ -161,18 +161,16 @@ def misfits(config: RunConfig, sizes: Sizes, *, devices: int) -> Iterator[str]:
 
 
 def untrained(config: RunConfig) -> Iterator[str]:
-    """A line for each value that may fit and that the trainer of this kind does not compute.
-
-    A trainer that is named in place of ours knows by itself what of a cell it computes.
-    """
-    cells, kind = config.cells, config.trainer.kind
+    """A line for each value that may fit, and that no trainer is given or computes."""
+    cells = config.cells
+    by = f'trainer.kind = "{config.trainer.kind}"'
     if cells.trainer is not None:
-        return
+        by = f'cells.trainer = "{cells.trainer}"'
     for name, found in (("experts", cells.experts), ("contexts", cells.contexts)):
         if found > 1:
             yield (
-                f'cells.{name}: expected 1, the one value that trainer.kind = "{kind}" trains '
-                f"with, found {found}; nearest: 1"
+                f"cells.{name}: expected 1, the one value that {by} trains with, found {found}; "
+                "nearest: 1"
             )
 
 
