@@ -115,8 +115,11 @@ def execute(plan: "EvalSpec", *, tasks: str, command: str) -> int:
     """Carries a plan out, with a line for each execution; the exit status."""
     from gyre.evals.results import counts, page, summed_up
     from gyre.evals.runner import roll_out
+    from gyre.model.registry import require_torch
     from gyre.observability.terminal.colors import safe
 
+    if not plan.engines:
+        require_torch("an engine that is started here")
     progress = _Progress(plan, command)
     results, is_whole = roll_out(plan, progress=progress)
     found = summed_up(plan, results, tasks=tasks, is_whole=is_whole).spread
