@@ -245,7 +245,7 @@ class CellApi:
             source = await asyncio.to_thread(self._fetched, asked, asked.given)
         else:
             await asyncio.to_thread(self._check_digest, asked)
-        await self._engine.load(source, version=asked.version, keep_kv=asked.keep_kv)
+        await self._engine.load(source, version=asked.version)
         seconds = perf_counter() - began
         if own is not None:
             if self._trains.version != asked.version:

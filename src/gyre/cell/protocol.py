@@ -94,7 +94,6 @@ class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     folder: str
     version: int
     digest: str
-    keep_kv: bool = False
     given: ExposedWeights | None = None
     """Where another cell holds them, to be read in place of the folder."""
 

@@ -166,7 +166,8 @@ class ScheduleConfig:
     streaming: bool = True
     """Training begins with the first ready groups; else with all groups of a burst (SPEC 9)."""
     launch_order: Literal["oldest", "longest"] = "oldest"
-    """Which queued group launches first among those of one version (SPEC 1.3)."""
+    """Which queued group launches first among those of one version (SPEC 1.3); "longest" only in a
+    simulation."""
     surplus: CountOrNone = 0
     """Executions dispatched per group above N, cancelled at its N-th valid reward (SPEC 6.5)."""
     supply_fraction: Share = 0.1
@@ -184,7 +185,8 @@ class ScheduleConfig:
     endless_dispatch: bool = False
     """Groups are admitted as if the run had no end (SPEC 1.6)."""
     overcommit: Factor = 1.0
-    """While every cell is home, an engine holds this many times its capacity in executions."""
+    """While every cell is home, an engine holds this many times its capacity in executions; above
+    1 only in a simulation."""
     publish_s: Seconds = 120.0
     """An engine silent for so long during a publication is fenced (SPEC 2.2); live runs only."""
     join_s: NotNegative = 30.0
@@ -232,6 +234,8 @@ class CellsConfig:
     """MODULE:FUNCTION?key=value of a trainer for cells of one rank; not set: the built-in one."""
     threads: Count | None = None
     """CPU threads of each cell; not set: the machine's cores shared out among them."""
+    share_devices: bool = False
+    """Cells of one machine may have one GPU, as under MPS; else only one cell is on a GPU."""
 
     @property
     def ranks(self) -> int:

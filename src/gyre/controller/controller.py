@@ -20,7 +20,8 @@ from gyre.controller.cells.processes import CellProcesses, open_session
 from gyre.controller.components import Components, begin_run, build_components
 from gyre.controller.executions import facts_server
 from gyre.controller.executions.facts_server import FactsEndpoint, FactsServer
-from gyre.controller.process_specs import harness_for, open_tasks, proxy_plan
+from gyre.controller.preflight import harness_for, open_tasks
+from gyre.controller.process_specs import proxy_plan
 from gyre.controller.proxy_processes import ProxyProcesses, recorded_plans
 from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.controller.resource_usage import ProcessRoots, ResourceSampler

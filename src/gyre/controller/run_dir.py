@@ -248,6 +248,7 @@ MAY_CHANGE = (
     "schedule.lease_s",
     "schedule.group_s",
     "cells.threads",
+    "cells.share_devices",
     "trainer.kind",
     "proxy.alone_s",
     "checkpoint",

@@ -31,14 +31,8 @@ from gyre.controller.cells.processes import READY_S, open_session
 from gyre.controller.executions.facts_server import PATH, FactsServer
 from gyre.controller.executions.group_executions import name_of, next_name
 from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors
-from gyre.controller.process_specs import (
-    cell_plan,
-    harness_for,
-    open_tasks,
-    order_for,
-    proxy_plan,
-    sandbox_for,
-)
+from gyre.controller.preflight import harness_for, open_tasks
+from gyre.controller.process_specs import cell_plan, order_for, proxy_plan, sandbox_for
 from gyre.controller.proxy_processes import ProxyLauncher
 from gyre.controller.run_dir import RunDir
 from gyre.evals.plan import EvalSpec, ServedWeights, remember

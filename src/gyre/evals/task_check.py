@@ -17,7 +17,8 @@ from pathlib import Path, PurePosixPath
 from gyre.aio import run_loop
 from gyre.cluster.fork_client import ForkClient
 from gyre.config.run_config import DeadlinesConfig, SandboxConfig, TasksConfig
-from gyre.controller.process_specs import deadlines_for, open_tasks, sandbox_for
+from gyre.controller.preflight import open_tasks
+from gyre.controller.process_specs import deadlines_for, sandbox_for
 from gyre.rewards.command import OUTPUT_FILE as JUDGED_FILE
 from gyre.rollout import facts
 from gyre.rollout.environment import check
