@@ -1,5 +1,6 @@
 """Harbor's task folders: defaults, our own words, steps, datasets, and what is refused."""
 
+import re
 import shutil
 
 import pytest
@@ -274,8 +275,21 @@ def test_a_dataset_gives_its_tasks_in_its_order_by_their_digests(tmp_path):
     (one / "tests" / "__pycache__" / "a.pyc").write_text("no part of it")
     assert 2 == len(HarborTasks(tmp_path))
     (one / "tests" / "test.sh").write_text("exit 0")
-    with pytest.raises(TaskError, match=r"tasks\[1\].*expected sha256:.*found sha256:"):
-        HarborTasks(tmp_path)
+    left = HarborTasks(tmp_path)
+    assert (1, "org/two") == (len(left), left.get(0).id)
+    assert re.search(r"tasks\[1\].*expected sha256:.*found sha256:", str(left.set_aside[0]))
+
+
+def test_a_task_of_a_dataset_that_cannot_be_read_leaves_the_others(tmp_path):
+    one = written(tmp_path / "x", toml=named("one"))
+    two = written(tmp_path / "y", toml=named("two") + "\n[environment]\nos = 'windows'")
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "task.toml").write_text("x = ")
+    dataset(tmp_path, ("org/one", digest(one)), ("org/two", digest(two)))
+    found = HarborTasks(tmp_path)
+
+    assert (1, "org/one") == (len(found), found.get(0).id)
+    assert "expected linux" in str(found.set_aside[0])
 
 
 def test_a_digest_is_as_harbor_computes_it(tmp_path):
@@ -329,6 +343,7 @@ def test_deepswe_pays_for_what_failed_before_if_the_rest_still_works(tmp_path):
     assert ("bash", "-c") == rule.argv[:2]
     for line in ("cd /src", "add -A", f"diff --binary {BASE} HEAD", f"--force {BASE}"):
         assert line in rule.argv[2]
-    written(tmp_path / "b", toml="[metadata]\nbase_commit_hash = 'x; rm'")
+    bad = written(tmp_path / "b", toml="[metadata]\nbase_commit_hash = 'x; rm'")
+    assert 1 == len(DeepSweTasks(tmp_path))
     with pytest.raises(TaskError, match="base_commit_hash: expected a commit"):
-        DeepSweTasks(tmp_path)
+        DeepSweTasks(bad)

@@ -8,7 +8,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,14 @@ from typing import Any, Literal
 import msgspec
 
 from gyre.tasks import safe_paths
-from gyre.tasks.task_list import ListedTasks, read_text, read_toml, refuse_unknown, refuse_unmet
+from gyre.tasks.task_list import (
+    ListedTasks,
+    read_each,
+    read_text,
+    read_toml,
+    refuse_unknown,
+    refuse_unmet,
+)
 from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task, TaskStep
 
@@ -212,27 +220,30 @@ class DatasetManifest:
     tasks: tuple[DatasetTask, ...] = field(default_factory=tuple)
 
 
-def members(folder: Path) -> list[Path]:
-    """Folders of the manifest's tasks, in its order, each as its digest says; else TaskError."""
+def members(folder: Path) -> Iterator[Task | TaskError]:
+    """The manifest's tasks, in its order; each has the files that its digest says."""
     path = folder / DATASET_FILE
     with wrap_errors(TaskError, path, msgspec.ValidationError):
-        found = msgspec.convert(read_toml(path), DatasetManifest)
+        manifest = msgspec.convert(read_toml(path), DatasetManifest)
     by_name = _by_name(folder)
-    folders = []
-    for number, one in enumerate(found.tasks):
+
+    def read(numbered: tuple[int, DatasetTask]) -> Task:
+        number, listed = numbered
         where = f"{path}: tasks[{number}]"
-        if not NAME.fullmatch(one.name) or ".." in one.name:
-            raise TaskError(f"{where}.name: expected ORG/NAME, found {one.name!r}")
-        if not DIGEST.fullmatch(one.digest):
-            message = f"{where}.digest: expected sha256: and 64 hex digits, found {one.digest!r}"
+        if not NAME.fullmatch(listed.name) or ".." in listed.name:
+            raise TaskError(f"{where}.name: expected ORG/NAME, found {listed.name!r}")
+        if not DIGEST.fullmatch(listed.digest):
+            message = f"{where}.digest: expected sha256: and 64 hex digits, found {listed.digest!r}"
             raise TaskError(message)
-        if one.name not in by_name:
-            raise TaskError(f"{where}: expected a folder with the task {one.name}, found none")
-        task = by_name[one.name]
-        if one.digest != (now := digest(task)):
-            raise TaskError(f"{where}: {task}: expected {one.digest}, found {now}")
-        folders.append(task)
-    return folders
+        if listed.name not in by_name:
+            message = f"{where}: expected a folder with the task {listed.name}, found none"
+            raise TaskError(message)
+        task = by_name[listed.name]
+        if listed.digest != (found := digest(task)):
+            raise TaskError(f"{where}: {task}: expected {listed.digest}, found {found}")
+        return read_task(task)
+
+    yield from read_each(read, enumerate(manifest.tasks))
 
 
 def digest(folder: Path) -> str:
@@ -260,9 +271,10 @@ def _is_left_out(path: Path) -> bool:
 def _by_name(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in safe_paths.folders_with(folder, TASK_FILE, depth=2):
-        table = read_task_toml(path / TASK_FILE)
-        if table.task is not None:
-            found[table.task.name] = path
+        with suppress(TaskError):
+            table = read_toml(path / TASK_FILE).get("task")
+            if isinstance(table, dict) and isinstance(name := table.get("name"), str):
+                found[name] = path
     return found
 
 
@@ -284,10 +296,11 @@ class HarborTasks(ListedTasks):
         if not folder.is_dir():
             raise TaskError(f"{folder}: expected a folder")
         if (folder / DATASET_FILE).is_file():
-            folders = members(folder)
+            tasks = members(folder)
         else:
-            folders = list(safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
-        super().__init__(map(read_task, folders), str(folder), expected=EXPECTED)
+            folders = safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP)
+            tasks = read_each(read_task, folders)
+        super().__init__(tasks, str(folder), expected=EXPECTED)
 
 
 def read_task(folder: Path) -> Task:
