@@ -50,8 +50,11 @@ def _read(folder: Path) -> Task:
         evaluation=replace(
             task.evaluation,
             argv=("bash", "-c", script),
+            score="reward.json",
             reward_key="f2p",
             gate="p2p",
+            # Its grader names both numbers only where tests ran.
+            evidence_any=(),
             sentinels=(-1.0,),
         ),
     )

@@ -29,6 +29,7 @@ from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task, TaskStep
 
 TASK_FILE = "task.toml"
+NetworkMode = Literal["no-network", "public", "allowlist"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class EnvironmentTable:
     gpus: int | None = None
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
-    network_mode: Literal["no-network", "public", "allowlist"] = "public"
+    network_mode: NetworkMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class VerifierTable:
     env: dict[str, str] = field(default_factory=dict)
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentTable | None = None
+    network_mode: NetworkMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class AgentTable:
     """[agent]: bounds of the agent."""
 
     timeout_sec: float | None = None
+    network_mode: NetworkMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,10 @@ class TrainingTable:
     gate: str | None = None
     baseline: float | None = None
     sentinels: tuple[float, ...] = (-1.0,)
-    evidence: tuple[str, ...] = ()
+    score: Literal["reward", "reward.json", "reward.txt"] = "reward"
+    """Which file its verifier leaves the number in."""
+    evidence: tuple[str, ...] | None = None
+    """None: a report of tests, unless the task is portable."""
     eval_retries: int = 2
     overall_timeout_sec: float | None = None
     preserve: bool = False
@@ -150,6 +156,7 @@ def _old_names(environment: object) -> None:
     """Names that Harbor had once and still takes."""
     if not isinstance(environment, dict):
         return
+    # True was written out by default, so it says nothing of what a task needs.
     if environment.pop("allow_internet", None) is False:
         environment.setdefault("network_mode", "no-network")
     for old in ("memory", "storage"):
@@ -193,6 +200,28 @@ def _possible(found: TaskToml, where: str) -> None:
         ),
     }
     refuse_unmet(must_hold, where)
+    for name, mode in _network_modes(found).items():
+        if mode not in (None, "no-network"):
+            message = (
+                f"{where}: {name}.network_mode: expected no-network, or none where the task does "
+                f"without {mode}, because programs in a sandbox reach the model alone"
+            )
+            raise TaskError(message)
+
+
+def _network_modes(found: TaskToml) -> dict[str, NetworkMode | None]:
+    """By the names of their tables."""
+    modes = {
+        "environment": found.environment.network_mode,
+        "agent": found.agent.network_mode,
+        "verifier": found.verifier.network_mode,
+    }
+    if found.verifier.environment is not None:
+        modes["verifier.environment"] = found.verifier.environment.network_mode
+    for step in found.steps:
+        modes[f"steps.{step.name}.agent"] = step.agent.network_mode
+        modes[f"steps.{step.name}.verifier"] = step.verifier.network_mode
+    return modes
 
 
 DATASET_FILE = "dataset.toml"
@@ -284,6 +313,10 @@ WORKDIR = "/app"
 """Places that Harbor's scripts know; the last unless the task says another."""
 FOLDERS_DEEP = 6
 EXPECTED = f"folders with a {TASK_FILE}"
+REPORTS = (
+    "ctrf.json", "junit.xml", "results.xml", "report.xml", "report.json", "tests.json",
+)  # fmt: skip
+"""What test programs leave beside a score of Harbor's tasks, if they ran."""
 RUN_TESTS = ("bash", "-c", 'exec bash "$GYRE_EVALUATION/test.sh"')
 CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 GIVEN = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -361,12 +394,14 @@ def _evaluation(
     ours = table.training
     return EvaluationRule(
         argv=RUN_TESTS,
-        score="reward",
+        score=ours.score,
         reward_key=ours.reward_key,
         gate=ours.gate,
         baseline=ours.baseline,
         sentinels=ours.sentinels,
-        evidence=ours.evidence,
+        evidence=ours.evidence or (),
+        # What needs no image installs nothing before it judges.
+        evidence_any=REPORTS if ours.evidence is None and not ours.portable else (),
         files=str(tests[0]),
         files_over=str(tests[1]) if len(tests) > 1 else None,
         files_at=TESTS_AT,
