@@ -46,7 +46,8 @@ def test_a_task_is_its_specification_and_a_fixed_number_of_tests(tmp_path):
     assert "adder" == task.id
     assert task.instruction.endswith("# adder\n")
     assert ("junit.xml", 5) == (task.evaluation.score, task.evaluation.tests.count)
-    assert None is task.files
+    assert (None, None) == (task.files, task.needs.image)
+    assert "ghcr.io/multimodal-art-projection/nl2repobench/adder:1.0" == task.needs.judge_image
 
 
 def score(task, workspace, results):

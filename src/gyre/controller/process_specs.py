@@ -196,8 +196,8 @@ def packer_for(config: RunConfig, places: RunDir) -> GroupPacker:
     )
 
 
-def open_tasks(section: TasksConfig, *, sandbox: str = "process") -> TaskSource:
-    """The tasks that a table of the run file names, all fit for a sandbox of that kind."""
+def open_tasks(section: TasksConfig, *, sandbox: SandboxConfig) -> TaskSource:
+    """The tasks that a table of the run file names, all fit for such a sandbox."""
     found = open_source(section)
-    refuse_unfit(found, sandbox=sandbox)
+    refuse_unfit(found, sandbox)
     return found

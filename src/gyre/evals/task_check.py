@@ -74,7 +74,7 @@ def check_tasks(
 
     TaskError if none can be read.
     """
-    source = open_tasks(section, sandbox=sandbox.kind)
+    source = open_tasks(section, sandbox=sandbox)
     tasks = [source.get(index) for index in range(len(source))]
     check(sandbox_for(sandbox))
 

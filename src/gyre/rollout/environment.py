@@ -113,6 +113,8 @@ def judging_sandbox(order: ExecutionSpec, mark: str, workspace: Workspace) -> Sa
         writable[evaluation.files_at] = files
     if order.sandbox.kind == "docker":
         made = _container(order, workspace.scratch / PLACE, home)
+        if (image := order.task.needs.judge_image) is not None:
+            made = replace(made, image=image, build=None)
         # What the image has there was put into the workspace before the agent began.
         container = replace(made, writable=writable, fills=False)
         return DockerSandbox(mark, container, most=limits_for(order))

@@ -90,7 +90,7 @@ def _read(folder: Path, tests: Path) -> Task:
             attempt_s=ATTEMPT_S,
         ),
         needs=ResourceNeeds(
-            image=f"{IMAGES}/{folder.name.lower()}:1.0", workdir=WORKDIR, portable=True
+            judge_image=f"{IMAGES}/{folder.name.lower()}:1.0", workdir=WORKDIR, portable=True
         ),
     )
 

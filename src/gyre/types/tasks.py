@@ -138,6 +138,8 @@ class ResourceNeeds:
 
     image: str | None = None
     """Container image that it runs in."""
+    judge_image: str | None = None
+    """Container image that its evaluation runs in, and no agent; None: the same."""
     build: str | None = None
     """Folder with a Dockerfile that such an image is built from."""
     build_s: float = 600.0

@@ -5,6 +5,8 @@ from dataclasses import replace
 from tests.controller.support.supervised import evaluation, order, supervised
 from tests.sandboxes.support.daemon import IMAGE
 
+from gyre.sandboxes.docker import image
+from gyre.sandboxes.docker.api import Daemon
 from gyre.types.outcomes import Ending, Outcome
 from gyre.types.tasks import Limits, ResourceNeeds, SandboxSpec
 
@@ -97,3 +99,21 @@ def test_a_task_finds_all_that_it_names(tmp_path, docker):
     work = (tmp_path / "e1" / "frozen" / "work").read_text()
     assert (Ending.COMPLETED, Outcome.VALID) == (record.terminated.ending, record.closed.outcome)
     assert (1.0, (tmp_path / "tests" / "wanted").read_text()) == (record.closed.score, work)
+
+
+def test_an_agent_never_stands_in_the_image_of_its_judge(tmp_path, docker):
+    """It begins in the run's image; hidden files of the other are the judge's alone."""
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo hidden > /hidden\n")
+    judging = image.build(Daemon(docker), tmp_path / "image", 600.0)
+    script = "grep -q hidden /hidden && grep -q seen work && echo 1 > $GYRE_RESULTS/reward.txt"
+    wanted = order(
+        "test -e /hidden || echo seen > work", judge=evaluation(script), sandbox=place(docker)
+    )
+    needs = ResourceNeeds(judge_image=judging)
+    with supervised(
+        tmp_path / "e1", replace(wanted, task=replace(wanted.task, needs=needs))
+    ) as one:
+        record = one.end()
+
+    assert (Outcome.VALID, 1.0) == (record.closed.outcome, record.closed.score)
