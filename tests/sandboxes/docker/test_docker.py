@@ -426,16 +426,18 @@ def test_what_goes_over_a_limit_is_ended_and_its_changes_stay_where_they_are_kep
     )
 
     async def grown():
-        await inside.start(script)
-        with pytest.raises(SandboxError, match="went over a limit"):
-            await inside.sandbox.wait()
-        await inside.sandbox.freeze()
-        assert [] == containers(docker, label=[f"{LABEL}={inside.mark}"])
         try:
+            await inside.start(script)
+            with pytest.raises(SandboxError, match="went over a limit"):
+                await inside.sandbox.wait()
+            await inside.sandbox.freeze()
+            assert [] == containers(docker, label=[f"{LABEL}={inside.mark}"])
+            for name in "123":
+                (inside.workspace / name).unlink(missing_ok=True)
             await inside.start("cat /root/left > found")
             assert 0 == await inside.sandbox.wait()
-            await inside.sandbox.freeze()
         finally:
+            await inside.sandbox.freeze()
             await forget(docker, inside.mark)
 
     asyncio.run(grown())
