@@ -104,3 +104,14 @@ def test_tasks_that_cannot_be_read_are_refused(tmp_path, capsys):
 
     assert 2 == check(tmp_path)
     assert "one/task.toml" in capsys.readouterr().err
+
+
+def test_a_task_that_cannot_be_read_is_to_be_mended_and_the_others_are_tried(
+    tmp_path, capsys, caplog
+):
+    harbor(tmp_path / "one", solve="touch done")
+    harbor(tmp_path / "two", about=ABOUT + "oops = 1\n")
+
+    assert 1 == check(tmp_path)
+    assert capsys.readouterr().out.endswith("solve.sh 1\n2 tasks: 1 to be mended\n")
+    assert "two/task.toml: metadata.rl.oops: unknown key" in caplog.text

@@ -72,11 +72,11 @@ class Controller:
         self._usage = usage
         # Refused here and not at the first launch.
         harness_for(run.config)
-        kind = run.config.sandbox.kind
-        self._tasks = open_tasks(run.config.tasks, sandbox=kind)
+        sandbox = run.config.sandbox
+        self._tasks = open_tasks(run.config.tasks, sandbox=sandbox)
         held_out = run.config.evaluation
         self._held_out = (
-            open_tasks(held_out.tasks, sandbox=kind)
+            open_tasks(held_out.tasks, sandbox=sandbox)
             if held_out.slots and held_out.tasks is not None
             else None
         )

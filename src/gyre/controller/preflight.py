@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
-from gyre.config.run_config import RunConfig, TasksConfig
+from gyre.config.run_config import RunConfig, SandboxConfig, TasksConfig
 from gyre.config.sections import SERVERS
 from gyre.config.validation import (
     Sizes,
@@ -96,11 +96,11 @@ def harness_for(config: RunConfig) -> Command:
 
 
 def open_tasks(
-    section: TasksConfig, *, sandbox: str = "process", where: str = "tasks"
+    section: TasksConfig, *, sandbox: SandboxConfig, where: str = "tasks"
 ) -> TaskSource:
-    """The tasks that a table of the run file names, all fit for a sandbox of that kind."""
+    """The tasks that a table of the run file names, all fit for such a sandbox."""
     found = open_source(section, where=where)
-    refuse_unfit(found, sandbox=sandbox)
+    refuse_unfit(found, sandbox)
     return found
 
 
@@ -135,15 +135,15 @@ def _server(config: RunConfig) -> Iterator[str]:
 
 def _tasks_and_agent(config: RunConfig) -> Iterator[str]:
     """A line for each table of tasks, and each part of the agent's command, that is no use."""
-    kind, first = config.sandbox.kind, None
+    first = None
     try:
-        first = open_tasks(config.tasks, sandbox=kind).get(0)
+        first = open_tasks(config.tasks, sandbox=config.sandbox).get(0)
     except GyreError as error:
         yield str(error)
     held_out = config.evaluation
     if held_out.slots and held_out.tasks is not None:
         try:
-            open_tasks(held_out.tasks, sandbox=kind, where="evaluation.tasks")
+            open_tasks(held_out.tasks, sandbox=config.sandbox, where="evaluation.tasks")
         except GyreError as error:
             yield str(error)
     try:

@@ -195,7 +195,7 @@ def roll_out(
 def _checked_tasks(plan: EvalSpec) -> list[Task]:
     """What cannot be ordered is refused before anything is started."""
     harness_for(plan.config)
-    source = open_tasks(plan.config.tasks, sandbox=plan.config.sandbox.kind)
+    source = open_tasks(plan.config.tasks, sandbox=plan.config.sandbox)
     tasks = [source.get(index) for index in range(len(source))]
     for task in tasks:
         order_for(plan.config, ExecutionId(""), task, url="", facts_url="")

@@ -27,7 +27,13 @@ from gyre.rewards.assessment import closing
 from gyre.rewards.retry import attempts
 from gyre.rollout import facts
 from gyre.rollout.deadlines import Deadlines
-from gyre.rollout.environment import address_of, agent_sandbox, evaluator_for, judging_sandbox
+from gyre.rollout.environment import (
+    address_of,
+    agent_sandbox,
+    evaluator_for,
+    forget,
+    judging_sandbox,
+)
 from gyre.rollout.execution import Execution, ExecutionStage, steps_of, worth
 from gyre.rollout.facts import FactRecorder, FactReporter, FactsFile
 from gyre.rollout.heartbeat import Heartbeat, last_spent_s
@@ -145,7 +151,7 @@ class SupervisorProcess:
             self._reporter.report(entry)
         if self._execution.stage is ExecutionStage.CLOSED:
             facts.write(self._folder, self._execution.record)
-            self._tidy()
+            await self._tidy()
             return
         await self._sandbox.kill()
         if self._execution.stage is ExecutionStage.TERMINATED:
@@ -169,7 +175,7 @@ class SupervisorProcess:
                 counts_placeholders=self._order.counts_placeholders,
             )
         )
-        self._tidy()
+        await self._tidy()
 
     async def _proxy_totals(self) -> ProxyTotals:
         """How it closes depends on them, so a disk that fails is asked again."""
@@ -183,7 +189,7 @@ class SupervisorProcess:
         """Its file is; nothing more is said."""
         self._facts.close()
 
-    def _tidy(self) -> None:
+    async def _tidy(self) -> None:
         """The disk holds what the run wants to keep of it."""
         assert self._execution.closed is not None
         is_scored = self._execution.closed.outcome is Outcome.VALID
@@ -196,6 +202,7 @@ class SupervisorProcess:
         keeps = kept[self._order.sandbox.keep] or self._order.task.preserve
         for workspace in self._supervisor.workspaces:
             workspace.tidy(keeps=keeps)
+        await forget(self._order, self._mark)
 
     def _take_orders(self) -> None:
         def surplus() -> None:
