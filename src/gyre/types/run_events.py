@@ -106,6 +106,8 @@ class StepMade:
     step_s: float
     reduced_bytes: int
     """Gradients that were sent to the core."""
+    num_targets: int | None = None
+    """Of its batch; without any it left the weights as they were (SPEC 3.3). None of old runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
