@@ -1,6 +1,6 @@
 """`gyre train`/`resume`: preflight checks, then the controller."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from gyre.controller.controller import Controller
 from gyre.controller.process_specs import sandbox_for
 from gyre.controller.resource_usage import ResourceSampler
 from gyre.controller.run_dir import RunDir, RunFile
-from gyre.controller.run_loop import Listener, warn
+from gyre.controller.run_loop import Display, Listener, warn
 from gyre.journal.journal import read
 from gyre.model.hf_config import read_description
 from gyre.model.registry import model_folder
@@ -60,7 +60,7 @@ def train(
     *,
     resumes: bool = False,
     listeners: Sequence[Listener] = (),
-    tick: Callable[[float], None] | None = None,
+    display: Display | None = None,
 ) -> StopReason | None:
     """Why the run ended; None if it was asked to stop. With `resumes` it goes on where it was."""
     check_layout(run.loaded, resumes=resumes)
@@ -70,7 +70,7 @@ def train(
         folder_of(run),
         resumes=resumes,
         listeners=listeners,
-        tick=tick,
+        display=display,
         usage=ResourceSampler.found(),
     )
     return run_loop(controller.work(), loop_factory=uvloop.new_event_loop)

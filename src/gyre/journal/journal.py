@@ -413,6 +413,10 @@ class Journal:
         with suppress(OSError, TakenOver):
             self.close()
 
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
     def append(self, event: object, *, now: float, origin: Origin | None = None) -> int | None:
         """The fact's sequence in the journal, or None if its origin had posted it before.
 

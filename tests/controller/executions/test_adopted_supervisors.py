@@ -69,7 +69,7 @@ class Scene:
         self.folder = folder / "attempts" / NAME
         self.proxy = Proxy(opened)
         self.forker = FakeForker(LocalNode(), ends_by=())
-        self.heard, self.begun_anew, self._spawned = [], [], set()
+        self.heard, self.begun_anew, self._spawned, self.alarms = [], [], set(), []
         self.now = 0.0
         self.supervisors = Supervisors(
             self.proxy,
@@ -77,8 +77,12 @@ class Scene:
             order_of=lambda name, task, url: order("true"),
             facts_token="t",
             spawn=self._spawn,
+            alarm=self.alarm,
             clock=lambda: self.now,
         )
+
+    def alarm(self, text):
+        self.alarms.append(text)
 
     @property
     def keys(self):
@@ -375,6 +379,8 @@ def test_a_disk_that_is_full_when_an_execution_ends_is_waited_for(scene, monkeyp
 
     assert [ENDED] == found.heard
     assert 2 == read_proxy_totals(found.folder).committed_calls
+    waits = "cannot be written, and waits: No space left on device"
+    assert [f"{found.folder}: {waits}"] == found.alarms
 
 
 def test_a_disk_that_is_full_when_calls_wait_ends_nothing(scene, monkeypatch):

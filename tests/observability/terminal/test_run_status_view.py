@@ -148,6 +148,16 @@ def test_faults_are_on_the_screen(tmp_path, facts):
     assert "checkpoint of version 2 was not written: no·[31m space" in text
 
 
+def test_the_path_of_a_fault_is_whole_on_the_screen(tmp_path, facts):
+    now = facts[400][0]
+    path = "/a/long/way/" + "down/" * 30 + "v2"
+    fault = CheckpointFailed(version=2, reason=f"{path}: No space left on device")
+    text, _ = seen(written(tmp_path, [*facts[:400], (now, fault)]))
+
+    assert path in "".join(text.split())
+    assert all(columns(line) <= 80 for line in text.splitlines())
+
+
 def test_an_engine_that_is_missed_and_a_rescue_are_on_the_screen(tmp_path):
     """The scheduler knows of the first when it has heard of it; the second is its command."""
     one = replace(SMALL, shape=replace(SMALL.shape, standalone_capacities=(16,), rescue_s=30.0))

@@ -135,7 +135,7 @@ class Checkpointer:
         except CellGone:
             return  # Which the health monitor notices.
         except CellError as error:
-            self._loop.record(CheckpointFailed(version=version, reason=str(error)))
+            self._failed(version, str(error), then="the run goes on")
             return
         await self._is_made(version, saved)
 
@@ -151,10 +151,16 @@ class Checkpointer:
                     raise
                 if str(error) != reported:
                     reported = str(error)
-                    self._loop.record(CheckpointFailed(version=version, reason=reported))
+                    self._failed(version, reported, then="is tried again")
                 await asyncio.sleep(RETRY_S)
             else:
+                if reported is not None:
+                    self._loop.alarm(f"version {version} is written")
                 return saved
+
+    def _failed(self, version: int, reason: str, *, then: str) -> None:
+        self._loop.alarm(f"version {version} was not written, and {then}: {reason}")
+        self._loop.record(CheckpointFailed(version=version, reason=reason))
 
     async def _is_made(self, version: int, saved: SavedCheckpoint) -> None:
         self._loop.record(

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from gyre.aio import Spawn, done_within
+from gyre.aio import Alarm, Spawn, done_within
 from gyre.cluster.fork_client import ProcessForker
 from gyre.cluster.liveness import QUESTIONS, SilenceTimer
 from gyre.proxy.client import SealedExecution, ShardedProxyClient
@@ -212,6 +212,7 @@ MOST_REVIVALS = 3
 POLL_S = 1.0
 """How often dead supervisors are looked for, and proxy totals written for the others."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
+ALARM_S = 60.0
 END_S = 10.0
 """How long executions may take to end with the run."""
 
@@ -231,6 +232,7 @@ class Supervisors:
         order_of: OrderOf,
         facts_token: str,
         spawn: Spawn,
+        alarm: Alarm,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proxy = proxy
@@ -238,6 +240,8 @@ class Supervisors:
         self._order_of = order_of
         self._facts_token = facts_token
         self._spawn = spawn
+        self._alarm = alarm
+        self._full_s = -ALARM_S  # When a full disk was last spoken of.
         self._clock = clock
         self._all: dict[ExecutionId, SupervisedExecution] = {}
         self._starting = asyncio.Semaphore(MOST_STARTING)
@@ -429,7 +433,7 @@ class Supervisors:
             except OSError as error:
                 if error.errno not in FULL or execution.is_cancelled:
                     raise
-                await asyncio.sleep(POLL_S)
+                await self._no_room(execution, error)
             else:
                 return
 
@@ -550,9 +554,16 @@ class Supervisors:
                     raise
                 if execution.is_cancelled:
                     return  # It closes as surplus, or when its run is resumed.
-                await asyncio.sleep(POLL_S)
+                await self._no_room(execution, error)
             else:
                 return
+
+    async def _no_room(self, execution: SupervisedExecution, error: OSError) -> None:
+        """However many executions wait, one speaks for all, again where it takes long."""
+        if self._clock() - self._full_s >= ALARM_S:
+            self._full_s = self._clock()
+            self._alarm(f"{execution.folder}: cannot be written, and waits: {error.strerror}")
+        await asyncio.sleep(POLL_S)
 
     async def _seal(self, execution: SupervisedExecution) -> SealedExecution:
         try:

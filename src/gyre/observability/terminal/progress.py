@@ -4,8 +4,10 @@ Rule 1: showing never stops the run; a stream that cannot be written to is not w
 """
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
 from statistics import fmean
 from typing import TextIO
@@ -72,6 +74,19 @@ class Progress:
         """Time passes; comes about once a second."""
         if self._is_terminal:
             self._redraw(now)
+
+    def alarm(self, text: str) -> None:
+        """Stands there at once and whole, above the block of a terminal."""
+        now = self.run.now_s
+        line: Line = [(f"{clock(now):>8}  ", "dim"), (safe(text), "red")]
+        painted = paint(line, colour=self._colour and self._is_terminal)
+        self.clear()
+        self._write(spelled(painted, self._stream.encoding) + "\n")
+        if self._is_mute:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"gyre: {safe(text)}\n")
+        elif self._is_terminal:
+            self._redraw(now, is_due=True)
 
     def clear(self) -> None:
         """Takes the block away, for others to write; the next thing shown draws it again."""
