@@ -22,7 +22,7 @@ from gyre.storage.framed_file import HEAD_BYTES, FramedFile, framed, locked, pay
 from gyre.types.errors import ConfigError, InternalError, LogDamaged, TakenOver, wrap_errors
 
 MAGIC = b"GYREJRNL"
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 """MINOR grows with new kinds and new fields, which have defaults; MAJOR with anything else."""
 OLDEST = 1, 1
 """A run of an older format may be read, and does not go on."""

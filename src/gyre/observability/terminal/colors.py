@@ -59,8 +59,8 @@ def _beginning(text: str, space: int) -> str:
 
 
 def wrapped(text: str, width: int, *, indent: int = 0) -> list[str]:
-    """The whole text in lines; the following ones are indented."""
-    return wrap(text, width, subsequent_indent=" " * indent) or [""]
+    """The whole text in lines, with paths whole where they fit; further ones are indented."""
+    return wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
 
 
 def fit(line: Line, width: int | None) -> list[Piece]:

@@ -50,7 +50,7 @@ def screen(
     followed = RunFollower(place, RunHistory)
     history = followed.catch_up()
     found = stands(followed)
-    lines = [cut(safe(f"{history.name}: {found.text}"), width), ""]
+    lines = [*wrapped(safe(f"{history.name}: {found.text}"), width), ""]
     lines += printed(block(history, history.now_s), width=width, colour=colour)
     if history.shape.num_cells <= MOST_CELLS and history.now_s > 0:
         lines += ["", *(cut(line, width) for line in timeline(history, width=width))]
@@ -103,6 +103,7 @@ def follow(
 
 def _leave(followed: RunFollower[RunState], stream: TextIO) -> int:
     found = stands(followed)
-    line = cut(safe(f"{followed.name}: {found.text}"), terminal_size(stream)[0])
-    print(spelled(line, stream.encoding), file=stream)
+    text = safe(f"{followed.name}: {found.text}")
+    for line in wrapped(text, terminal_size(stream)[0]):
+        print(spelled(line, stream.encoding), file=stream)
     return found.status
