@@ -187,7 +187,8 @@ class Cell:
             raise CellError(message, retryable=False)
         await self._takes(0.05, 0.2)
         gradient = [one for got in self.held.values() for one in got]
-        self.weights = self.moments = next_weights(self.weights, gradient)
+        if asked["has_targets"]:
+            self.weights = self.moments = next_weights(self.weights, gradient)
         self._cells.watch.stepped(self, asked["version"], gradient)
         self.version += 1
         self.held.clear()

@@ -33,10 +33,9 @@ from tests.chaos_sim.watch import Watch
 
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.process import SpawnedProcess
-from gyre.controller import run_dir
+from gyre.controller import run_dir, run_loop
 from gyre.controller.cells import processes
 from gyre.controller.controller import JOURNAL_EVENTS
-from gyre.controller.run_loop import RunLoop
 from gyre.journal.journal import Journal, read
 from gyre.proxy import main as proxying
 from gyre.rollout import main as supervising
@@ -206,8 +205,7 @@ class Simulation:
         put(SpawnedProcess, "start", self._start_process)
         put(processes, "aiohttp", Http(self.network))
         put(run_dir, "MEMORY", self.folder / "memory")
-        alarm = {"alarm": lambda text: self.trace(f"alarm: {text}")}
-        stack.enter_context(patch.dict(RunLoop.__init__.__kwdefaults__, alarm))
+        put(run_loop, "warn", lambda text: self.trace(f"alarm: {text}"))
         put(Journal, "commit", self.faults.at_journal.commit(Journal.commit))
         put(os, "pwrite", self.faults.disk.pwrite)
         put(os, "getpid", self.machine.getpid)

@@ -200,7 +200,8 @@ class CellApi:
         return ReduceReply(num_bytes=await do)
 
     async def _step(self, body: bytes) -> Any:
-        return await self._do(self._trains.step, _read(body, StepRequest).version)
+        asked = _read(body, StepRequest)
+        return await self._do(self._trains.step, asked.version, asked.has_targets)
 
     async def _spread(self, body: bytes) -> Mapping[str, float]:
         asked = _read(body, BroadcastRequest)

@@ -55,6 +55,8 @@ class StepRequest(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """The cell's sum is clipped and applied to this version."""
 
     version: int
+    has_targets: bool = True
+    """Whether its batch has any; if not, weights and optimizer stay (SPEC 3.3)."""
 
 
 class BroadcastRequest(msgspec.Struct, tag=True, forbid_unknown_fields=True):

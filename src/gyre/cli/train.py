@@ -74,7 +74,7 @@ def train_to_end(run: "RunFile", *, resumes: bool = False) -> int:
     try:
         with _serve_page(folder_of(run)):
             listeners = [progress.record, RunMetrics(trackers, before=before).record]
-            reason = train(run, resumes=resumes, listeners=listeners, tick=progress.tick)
+            reason = train(run, resumes=resumes, listeners=listeners, display=progress)
     finally:
         progress.clear()
         trackers.close()

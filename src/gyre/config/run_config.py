@@ -180,6 +180,9 @@ class ScheduleConfig:
     """Valid rewards a group needs so that it is not void; placeholders count (SPEC 6.5)."""
     max_void: Fraction = 0.5
     """The run stops when a larger part of the last 2 B closed groups is void (SPEC 6.5)."""
+    max_unusable: Fraction = 0.9
+    """The run stops when a larger part of the last B groups' executions never called the model,
+    never started or crashed within 5 s; 1.0: never (SPEC 11.3)."""
     evaluation_holds_slot: bool = False
     """A terminated execution keeps its slot until it is closed (SPEC 1.3)."""
     endless_dispatch: bool = False

@@ -6,7 +6,7 @@ executions and its proxy to the controller that resumes it.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from gyre.controller.proxy_processes import ProxyProcesses, recorded_plans
 from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.controller.resource_usage import ProcessRoots, ResourceSampler
 from gyre.controller.run_dir import SETTINGS, RunDir, RunFile, fixed_settings
-from gyre.controller.run_loop import Decided, Listener, RunLoop
+from gyre.controller.run_loop import Decided, Display, Listener, RunLoop
 from gyre.journal.journal import Header, Journal, JournalContents
 from gyre.model import checkpoint_store
 from gyre.net.http_server import listener, serving, told_to_stop
@@ -57,17 +57,16 @@ class Controller:
         *,
         resumes: bool = False,
         listeners: Sequence[Listener] = (),
-        tick: Callable[[float], None] | None = None,
+        display: Display | None = None,
         decided: Decided | None = None,
         usage: ResourceSampler | None = None,
     ) -> None:
-        """`tick` is called about once a second with the time of the run; `usage` measures what
-        the run uses, unless it is None."""
+        """`usage` measures what the run uses, unless it is None."""
         self._run = run
         self._folder = folder.absolute()
         self._resumes = resumes
         self._listeners = listeners
-        self._tick = tick
+        self._display = display
         self._decided = decided
         self._usage = usage
         # Refused here and not at the first launch.
@@ -128,7 +127,13 @@ class Controller:
                 stop_requested.wait(), self._start(stack, places, found, before)
             )
             scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
-            loop = RunLoop(scheduler, journal, listeners=self._listeners, decided=self._decided)
+            loop = RunLoop(
+                scheduler,
+                journal,
+                listeners=self._listeners,
+                decided=self._decided,
+                alarm=None if self._display is None else self._display.alarm,
+            )
             return await self._run_scheduler(stack, loop, processes, found, stop_requested)
         except Interrupted:
             self._is_over = True
@@ -298,8 +303,8 @@ class Controller:
     async def _tick_on(self, loop: RunLoop) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            if self._tick is not None:
-                self._tick(loop.now)
+            if self._display is not None:
+                self._display.tick(loop.now)
 
 
 async def _stop_when(stop_requested: asyncio.Event, loop: RunLoop) -> None:

@@ -1,6 +1,6 @@
 """`gyre train`/`resume`: preflight checks, then the controller."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from gyre.controller.preflight import require_startable
 from gyre.controller.process_specs import sandbox_for
 from gyre.controller.resource_usage import ResourceSampler
 from gyre.controller.run_dir import RunDir, RunFile
-from gyre.controller.run_loop import Listener
+from gyre.controller.run_loop import Display, Listener
 from gyre.journal.journal import read
 from gyre.rollout.environment import check
 from gyre.scheduler.messages import StopReason
@@ -32,7 +32,7 @@ def train(
     *,
     resumes: bool = False,
     listeners: Sequence[Listener] = (),
-    tick: Callable[[float], None] | None = None,
+    display: Display | None = None,
 ) -> StopReason | None:
     """Why the run ended; None if it was asked to stop. With `resumes` it goes on where it was.
 
@@ -43,7 +43,7 @@ def train(
         folder_of(run),
         resumes=resumes,
         listeners=listeners,
-        tick=tick,
+        display=display,
         usage=ResourceSampler.found(),
     )
     return run_loop(controller.work(), loop_factory=uvloop.new_event_loop)

@@ -95,9 +95,7 @@ def harness_for(config: RunConfig) -> Command:
     return open_harness(config.harness, window)
 
 
-def open_tasks(
-    section: TasksConfig, *, sandbox: SandboxConfig, where: str = "tasks"
-) -> TaskSource:
+def open_tasks(section: TasksConfig, *, sandbox: SandboxConfig, where: str = "tasks") -> TaskSource:
     """The tasks that a table of the run file names, all fit for such a sandbox."""
     found = open_source(section, where=where)
     refuse_unfit(found, sandbox)

@@ -276,7 +276,11 @@ class RunStatus:
     def __str__(self) -> str:
         """In a few words; the name is the journal's, which may come from elsewhere."""
         steps = "1 step" if self.num_steps == 1 else f"{self.num_steps} steps"
-        how = "can go on" if self.stopped is None else f"is over ({self.stopped.value})"
+        how = (
+            "can go on"
+            if self.stopped is None
+            else f"is over ({self.stopped.value.replace('-', ' ')})"
+        )
         name = visible(self.header.run)
         return f"{name}: {steps} taken, version {self.published} published; it {how}"
 

@@ -35,6 +35,7 @@ from gyre.controller.preflight import harness_for, open_tasks
 from gyre.controller.process_specs import cell_plan, order_for, proxy_plan, sandbox_for
 from gyre.controller.proxy_processes import ProxyLauncher
 from gyre.controller.run_dir import RunDir
+from gyre.controller.run_loop import warn
 from gyre.evals.plan import EvalSpec, ServedWeights, remember
 from gyre.evals.results import (
     EvalResult,
@@ -232,6 +233,7 @@ async def _results(
             ),
             facts_token=facts_token,
             spawn=background.start,
+            alarm=warn,
         )
         runner = EvalRunner(plan, tasks, places, supervisors, results, progress)
         async with serving(FactsServer(facts_token, supervisors.receive), on):

@@ -11,6 +11,7 @@ from tests.controller.support.fake_run_loop import FakeRunLoop
 from tests.waiting import PATIENCE_S
 
 from gyre.config.run_config import CheckpointConfig
+from gyre.controller.cells import checkpointer
 from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import Checkpoint, name_of
@@ -87,6 +88,33 @@ def test_one_that_fails_is_said_to_and_the_next_is_made(tmp_path, kind):
 
     assert [CheckpointFailed, CheckpointMade] == [type(one) for one in scene.heard]
     assert [0, 0] == scene.covered
+
+
+def test_a_publication_that_waits_for_its_weights_says_so_at_its_first_failure(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(checkpointer, "RETRY_S", 0.0)
+    heard_before = []
+
+    async def work(scene):
+        async def full():
+            message = "/runs/x/checkpoints/v3: cannot be written: No space left on device"
+            raise CheckpointError(message)
+
+        async def again():
+            heard_before.extend(scene.loop.alarms)
+            await full()
+
+        scene.cells[0].client.faults += [("save", full), ("save", again)]
+        await scene.checkpointer.saved(3)
+
+    scene = kept(tmp_path, work)
+    waits = "version 3 was not written, and is tried again"
+    full = "/runs/x/checkpoints/v3: cannot be written: No space left on device"
+
+    assert [f"{waits}: {full}"] == heard_before
+    assert [*heard_before, "version 3 is written"] == scene.loop.alarms
+    assert [CheckpointFailed] == [type(one) for one in scene.heard]
 
 
 def test_a_core_that_dies_meanwhile_is_for_others_to_notice(tmp_path):

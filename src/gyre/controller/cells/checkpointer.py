@@ -19,7 +19,7 @@ from gyre.cell.client import CellClient
 from gyre.cell.protocol import SavedCheckpoint
 from gyre.config.run_config import CheckpointConfig
 from gyre.controller.cells.cell import RunCells
-from gyre.controller.run_loop import RunLoop, warn
+from gyre.controller.run_loop import RunLoop
 from gyre.model import checkpoint_store
 from gyre.model.checkpoint_store import OPTIMIZER, Checkpoint, name_of
 from gyre.scheduler.messages import EngineLost
@@ -191,7 +191,7 @@ class Checkpointer:
         return newest
 
     def _refused(self, version: int, reason: str) -> None:
-        warn(f"checkpoint of version {version}: {reason}")
+        self._loop.alarm(f"checkpoint of version {version}: {reason}")
         self._loop.record(CheckpointRefused(version=version, reason=reason))
         # No core can begin from it, so it covers nothing.
         self._whole = [whole for whole in self._whole if whole != version]
@@ -217,7 +217,7 @@ class Checkpointer:
                     optimizers=self._section.optimizers,
                 )
             except OSError as error:
-                warn(f"older checkpoints are removed with the next one: {error}")
+                self._loop.alarm(f"older checkpoints are removed with the next one: {error}")
 
     async def _try(self, version: int) -> None:
         try:
@@ -225,7 +225,7 @@ class Checkpointer:
         except CellGone:
             return  # Which the health monitor notices.
         except CellError as error:
-            self._loop.record(CheckpointFailed(version=version, reason=str(error)))
+            self._failed(version, str(error), then="the run goes on")
             return
         await self._is_made(version, saved)
 
@@ -241,10 +241,16 @@ class Checkpointer:
                     raise
                 if str(error) != reported:
                     reported = str(error)
-                    self._loop.record(CheckpointFailed(version=version, reason=reported))
+                    self._failed(version, reported, then="is tried again")
                 await asyncio.sleep(RETRY_S)
             else:
+                if reported is not None:
+                    self._loop.alarm(f"version {version} is written")
                 return saved
+
+    def _failed(self, version: int, reason: str, *, then: str) -> None:
+        self._loop.alarm(f"version {version} was not written, and {then}: {reason}")
+        self._loop.record(CheckpointFailed(version=version, reason=reason))
 
     async def _is_made(self, version: int, saved: SavedCheckpoint) -> None:
         self._loop.record(

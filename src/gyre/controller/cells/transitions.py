@@ -17,7 +17,7 @@ from gyre.controller.cells.checkpointer import Checkpointer
 from gyre.controller.cells.health import HealthMonitor
 from gyre.controller.cells.processes import CellProcesses
 from gyre.controller.routes import RouteTables
-from gyre.controller.run_loop import RunLoop, warn
+from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.client import ShardedProxyClient
@@ -103,7 +103,7 @@ class CellRestarter:
             except OSError as error:
                 # Its plan finds the disk full, or failing, which passes.
                 if str(error) != str(last):
-                    warn(f"cell {cell.number} waits for the disk: {error}")
+                    self._loop.alarm(f"cell {cell.number} waits for the disk: {error}")
                 last = error
                 cell.restarts.not_begun()
                 await asyncio.sleep(RETRY_S)

@@ -17,10 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from gyre.aio import Spawn, done_within
+from gyre.aio import Alarm, Spawn, done_within
 from gyre.cluster.fork_client import ProcessForker
 from gyre.cluster.liveness import QUESTIONS, SilenceTimer
-from gyre.controller.run_loop import warn
 from gyre.proxy.client import SealedExecution, ShardedProxyClient
 from gyre.rollout import facts
 from gyre.rollout.facts import FactEntry
@@ -233,6 +232,7 @@ class Supervisors:
         order_of: OrderOf,
         facts_token: str,
         spawn: Spawn,
+        alarm: Alarm,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proxy = proxy
@@ -240,6 +240,7 @@ class Supervisors:
         self._order_of = order_of
         self._facts_token = facts_token
         self._spawn = spawn
+        self._alarm = alarm
         self._clock = clock
         self._all: dict[ExecutionId, SupervisedExecution] = {}
         self._starting = asyncio.Semaphore(MOST_STARTING)
@@ -331,7 +332,8 @@ class Supervisors:
         except OSError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                warn(f"a file of an execution cannot be read or written, which waits: {error}")
+                message = "a file of an execution cannot be read or written, which waits"
+                self._alarm(f"{message}: {error}")
 
     async def _insist(self, execution: SupervisedExecution, act: Callable[[], T]) -> T | None:
         """What it gives once the disk lets it; None if the execution is cancelled before that."""
