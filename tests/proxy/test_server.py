@@ -31,6 +31,41 @@ def test_a_conversation_without_a_message_is_named_as_its_dialect_names_it(tmp_p
     assert (400, FIELDS[dialect]) == (status, said.partition(":")[0])
 
 
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER"])
+def test_the_scheme_of_a_key_may_be_written_in_any_case(tmp_path, scheme):
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+
+    async def run():
+        async with application(tmp_path, WriteAheadLog(tmp_path)) as (app, _, key):
+            return await post(app, PATHS["chat"], key, body, scheme)
+
+    assert 200 == asyncio.run(run())[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_anthropic"),
+    [
+        ("/v1/responses/compact", False),
+        ("/exec/x/v1/responses/compact", False),
+        ("/v1/completions", False),
+        ("/responses/compact", False),
+        ("/v1/messages/batches", True),
+        ("/elsewhere", True),
+    ],
+)
+def test_an_unknown_path_is_refused_in_the_shape_of_its_dialect(tmp_path, path, is_anthropic):
+    async def run():
+        async with application(tmp_path, WriteAheadLog(tmp_path)) as (app, _, key):
+            return await post(app, path, key, {})
+
+    status, said = asyncio.run(run())
+    error = json.loads(said)
+
+    assert 404 == status
+    assert is_anthropic == (error.get("type") == "error")
+    assert is_anthropic == ("code" not in error["error"])
+
+
 @pytest.mark.parametrize("dialect", PATHS)
 def test_too_many_messages_are_named_as_their_dialect_names_them(tmp_path, dialect):
     one = {"role": "user", "content": "x"}

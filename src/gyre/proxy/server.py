@@ -28,6 +28,8 @@ ROUTES: dict[str, Dialect] = {
     "/responses": RESPONSES,
 }
 COUNT = "/v1/messages/count_tokens"
+OPENAI_PATHS = ("/v1/", "/chat/", "/responses/")
+"""What paths of OpenAI's formats begin with; /v1/messages is Anthropic's."""
 _EXECUTION = re.compile(r"/exec/([^/]+)(/.*)")
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -68,9 +70,9 @@ class Proxy:
         except ClientGone:
             pass
         except EngineError as error:
-            await self._refuse(exchange, dialect or MESSAGES, as_request_error(error))
+            await self._refuse(exchange, _dialect_of(path), as_request_error(error))
         except RequestError as error:
-            await self._refuse(exchange, dialect or MESSAGES, error)
+            await self._refuse(exchange, _dialect_of(path), error)
         name = dialect.name if dialect is not None else "other"
         self._context.metrics.requests[name, exchange.status or 499] += 1
 
@@ -168,8 +170,15 @@ class Proxy:
             yield "gyre_failures_total", "Asks that failed.", labels(kind=kind), number
 
 
+def _dialect_of(path: str) -> Dialect:
+    """The dialect in whose shape an error of this path is told, be the path known or not."""
+    if path in ROUTES:
+        return ROUTES[path]
+    if path.startswith(OPENAI_PATHS) and not path.startswith("/v1/messages"):
+        return CHAT
+    return MESSAGES
+
+
 def _key(exchange: Exchange) -> str | None:
-    bearer = exchange.headers.get("authorization", "")
-    if bearer.startswith("Bearer "):
-        return bearer.removeprefix("Bearer ").strip()
-    return exchange.headers.get("x-api-key")
+    bearer = exchange.bearer
+    return exchange.headers.get("x-api-key") if bearer is None else bearer
