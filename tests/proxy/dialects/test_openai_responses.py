@@ -388,6 +388,17 @@ def test_a_call_of_a_custom_tool_carries_its_text(arguments: str, text: str):
     assert "response.custom_tool_call_input.done" in kinds
 
 
+@pytest.mark.parametrize("chosen", ["none", {"type": "function", "name": "x"}])
+def test_a_response_says_what_was_chosen(chosen: object):
+    wire = split(tool_choice=chosen, parallel_tool_calls=False)
+    body = json.loads(DIALECT.body([reply(text="t")], wire))
+    told = events(reply(text="t"), wire)
+
+    for response in (body, told[0]["response"], told[-1]["response"]):
+        assert (chosen, False) == (response["tool_choice"], response["parallel_tool_calls"])
+    assert "auto" == json.loads(DIALECT.body([reply(text="t")], split()))["tool_choice"]
+
+
 def test_items_have_ids_of_their_own():
     calls = tuple(ToolCall(id=id_, name="x", arguments="{}") for id_ in "ab")
     ids = [item["id"] for item in output(reply(text="t", reasoning="r", calls=calls), split())]

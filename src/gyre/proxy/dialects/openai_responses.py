@@ -7,7 +7,7 @@ import msgspec
 
 from gyre.net import sse
 from gyre.proxy.dialects import base, openai_chat
-from gyre.proxy.dialects.base import ParsedRequest
+from gyre.proxy.dialects.base import ParsedRequest, RequestReader
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Message, Reply, Role, Tool, ToolCall, Usage
 from gyre.types.errors import RequestError
@@ -37,13 +37,22 @@ def _is_cut(reply: Reply) -> bool:
     return reply.finish in ("length", "abort")
 
 
-def _response(reply: Reply, items: list[Item]) -> dict[str, object]:
+def _response(reply: Reply, items: list[Item], wire: ParsedRequest) -> dict[str, object]:
     cut = _is_cut(reply)
-    return _envelope(f"resp_{reply.id}", reply.model, reply.at) | {
+    return _opened(reply, wire) | {
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": items,
         "usage": _usage(reply.usage),
+    }
+
+
+def _opened(reply: Reply, wire: ParsedRequest) -> dict[str, object]:
+    """The response before it has any item, with the choices that the request made."""
+    chosen = str(wire.asked.get("tool_choice", "auto"))
+    return _envelope(f"resp_{reply.id}", reply.model, reply.at) | {
+        "tool_choice": msgspec.Raw(chosen.encode()) if chosen.startswith("{") else chosen,
+        "parallel_tool_calls": wire.asked.get("parallel_tool_calls", True),
     }
 
 
@@ -190,6 +199,29 @@ _SETTINGS = (
     "reasoning",
     "text",
 )
+_KEEPS_NONE = "this proxy keeps no responses; expected null, and the whole history in input"
+_SENDS_NONE = "this proxy sends no log-probabilities; expected none"
+_HARMLESS = (
+    # Who pays for what, and what a server keeps.
+    *("service_tier", "store", "prompt_cache_options", "prompt_cache_retention"),
+    "access_programs",
+    # How events are padded, and which summaries of reasoning come when: there is but one.
+    "stream_options",
+    # Of tools that a server runs, which are left out.
+    "max_tool_calls",
+    # How images are packed; none is shown.
+    "image",
+    # Clears what a client could clear itself; a prompt that does not fit is refused.
+    *("context_management", "truncation"),
+)
+_REFUSED = {
+    "previous_response_id": _KEEPS_NONE,
+    "conversation": _KEEPS_NONE,
+    "prompt": "this proxy keeps no prompts; expected its text in instructions or input",
+    "background": "this proxy answers at once; expected false",
+    "top_logprobs": _SENDS_NONE,
+    "moderation": "this proxy moderates nothing; expected none",
+}
 _ROLES: Mapping[str, Role] = {
     "user": "user",
     "assistant": "assistant",
@@ -213,14 +245,17 @@ class _Body(msgspec.Struct):
     parallel_tool_calls: bool | None = None
     reasoning: msgspec.Raw = msgspec.Raw()
     text: msgspec.Raw = msgspec.Raw()
-    previous_response_id: str | None = None
-    conversation: msgspec.Raw = msgspec.Raw()
+    include: list[str] | None = None
     metadata: msgspec.Raw = msgspec.Raw()
     client_metadata: msgspec.Raw = msgspec.Raw()
     turn_metadata: msgspec.Raw = msgspec.field(name=_TURN_METADATA, default=msgspec.Raw())
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     user: str | None = None
+
+
+class _Text(msgspec.Struct):
+    format: msgspec.Raw = msgspec.Raw()
 
 
 class _Kind(msgspec.Struct):
@@ -265,7 +300,8 @@ class _Tool(msgspec.Struct):
     tools: "list[_Tool] | None" = None
 
 
-_BODY = msgspec.json.Decoder(_Body)
+REQUEST = RequestReader(_Body, harmless=_HARMLESS, refused=_REFUSED)
+_TEXT = msgspec.json.Decoder(_Text)
 _KIND = msgspec.json.Decoder(_Kind)
 _MESSAGE = msgspec.json.Decoder(_MessageItem)
 _REASONING = msgspec.json.Decoder(_ReasoningItem)
@@ -288,16 +324,12 @@ class OpenAIResponses:
     ping = sse.named("keepalive", {"type": "keepalive", "sequence_number": 0})
 
     def split(self, body: bytes) -> ParsedRequest:
-        sent = base.decode_body(_BODY, body)
-        for name, value in (
-            ("previous_response_id", sent.previous_response_id),
-            ("conversation", base.present(sent.conversation)),
-        ):
-            if value:
-                what = (
-                    "this proxy keeps no responses; expected null, and the whole history in input"
-                )
-                raise RequestError(what, where=name)
+        sent, unknown = REQUEST.read(body)
+        # What else may be included is of tools that a server runs, or is sent anyway.
+        if "message.output_text.logprobs" in (sent.include or ()):
+            raise RequestError(_SENDS_NONE, where="include")
+        asked = base.settings(sent, _SETTINGS)
+        is_forced, most_calls = base.choice_of(sent.tool_choice, parallel=sent.parallel_tool_calls)
         return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
@@ -305,8 +337,11 @@ class OpenAIResponses:
             messages=[_said(sent.input)] if isinstance(sent.input, str) else sent.input,
             tools=base.present(sent.tools),
             max_tokens=sent.max_output_tokens,
-            asked=base.settings(sent, _SETTINGS),
+            asked=asked | base.listed(unknown),
             metadata=_metadata(sent),
+            unenforced=("tool_choice",) * is_forced + ("text.format",) * _is_formatted(sent),
+            unknown=unknown,
+            most_calls=most_calls,
         )
 
     def read_system(self, raw: msgspec.Raw) -> tuple[Message, ...]:
@@ -361,13 +396,13 @@ class OpenAIResponses:
         )
 
     def body(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
-        return _ENCODER.encode(_response(replies[0], _items(replies[0], _names(wire))))
+        return _ENCODER.encode(_response(replies[0], _items(replies[0], _names(wire)), wire))
 
     def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         """The same response, its events numbered from 0."""
         reply = replies[0]
         items = _items(reply, _names(wire))
-        start, end = _envelope(f"resp_{reply.id}", reply.model, reply.at), _response(reply, items)
+        start, end = _opened(reply, wire), _response(reply, items, wire)
         stream: list[dict[str, object]] = [
             {"type": "response.created", "response": start},
             {"type": "response.in_progress", "response": start},
@@ -393,6 +428,12 @@ class OpenAIResponses:
         }
         event = {"type": "response.failed", "sequence_number": 0, "response": response}
         return sse.named("response.failed", event)
+
+
+def _is_formatted(sent: _Body) -> bool:
+    if not base.is_asked(sent.text):
+        return False
+    return base.is_formatted(base.decode(_TEXT, sent.text, "text").format, "text.format")
 
 
 def _said(text: str) -> msgspec.Raw:
