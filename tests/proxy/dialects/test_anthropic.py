@@ -352,6 +352,11 @@ def test_tools_are_read_in_order_and_those_of_the_server_left_out():
         ({}, "tools: expected `array`, got `object`"),
         ([{"name": "a"}, {}], "tools[1].name: required, but missing"),
         ([{"name": 1}], "tools[0].name: expected `str`, got `int`"),
+        (
+            [{"type": "web_search_20250305", "name": "w"}, {"type": "computer_20250124"}],
+            "tools[1]: computer_20250124 tools are not supported; expected custom, bash, "
+            "text_editor or memory",
+        ),
     ],
 )
 def test_tools_that_cannot_be_read_are_refused_with_the_place(tools: object, said: str):

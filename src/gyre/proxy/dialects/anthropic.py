@@ -6,7 +6,7 @@ import msgspec
 import xxhash
 
 from gyre.net import sse
-from gyre.proxy.dialects import base
+from gyre.proxy.dialects import base, typed_tools
 from gyre.proxy.dialects.base import ParsedRequest, RequestReader
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall, Usage
@@ -114,7 +114,7 @@ class _Message(msgspec.Struct):
 
 
 class _Tool(msgspec.Struct):
-    name: str
+    name: str = ""
     type: str | None = None
     description: str | None = None
     input_schema: msgspec.Raw = msgspec.Raw()
@@ -180,24 +180,18 @@ class AnthropicMessages:
 
     def read_tools(self, raw: msgspec.Raw) -> tuple[Tool, ...]:
         return tuple(
-            Tool(
-                name=tool.name,
-                description=tool.description or "",
-                parameters=base.schema_of(tool.input_schema, f"tools[{index}].input_schema"),
-            )
-            for index, tool in enumerate(_tools(raw))
-            if _is_client_tool(tool)
+            _shown(tool, f"tools[{index}].input_schema") for index, tool in _client_tools(raw)
         )
 
     def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence:
-        tools = [] if wire.tools is None else _tools(wire.tools)
+        tools = () if wire.tools is None else _client_tools(wire.tools)
         system = () if wire.system is None else _system_texts(wire.system)
         return Evidence(
             dialect=self.name,
             headers=base.harmless(headers),
             metadata=wire.metadata,
             system=base.opening("\n".join(system)),
-            tools=tuple(tool.name for tool in tools if _is_client_tool(tool)),
+            tools=tuple(tool.name for _, tool in tools),
             last_user=base.last_user(wire.messages, "messages"),
             num_messages=len(wire.messages),
         )
@@ -263,12 +257,28 @@ def _metadata(sent: _Metadata | None) -> dict[str, str]:
     return {"user_id": sent.user_id} if inner is None else inner
 
 
-def _tools(raw: msgspec.Raw) -> list[_Tool]:
-    return base.decode(_TOOLS, raw, "tools")
+def _client_tools(raw: msgspec.Raw) -> Iterator[tuple[int, _Tool]]:
+    """The tools that the client runs, by place; those that a server would run are left out."""
+    tools = base.decode(_TOOLS, raw, "tools")
+    for index, tool in enumerate(tools):
+        kind = tool.type or "custom"
+        if kind.startswith(typed_tools.ANTHROPIC_HOSTED):
+            continue
+        if kind != "custom" and kind not in typed_tools.ANTHROPIC:
+            known = "custom, bash, text_editor or memory"
+            what = f"{kind[:40]} tools are not supported; expected {known}"
+            raise RequestError(what, where=f"tools[{index}]")
+        if not tool.name:
+            raise RequestError("required, but missing", where=f"tools[{index}].name")
+        yield index, tool
 
 
-def _is_client_tool(tool: _Tool) -> bool:
-    return tool.type is None or tool.type == "custom"
+def _shown(tool: _Tool, where: str) -> Tool:
+    typed = typed_tools.ANTHROPIC.get(tool.type or "custom")
+    if typed is not None:
+        return Tool(name=tool.name, description=typed.description, parameters=typed.parameters)
+    parameters = base.schema_of(tool.input_schema, where)
+    return Tool(name=tool.name, description=tool.description or "", parameters=parameters)
 
 
 def _blocks(content: str | list[_Block] | None) -> list[_Block]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gyre.net import sse
-from gyre.proxy.dialects import base, openai_chat
+from gyre.proxy.dialects import base, openai_chat, typed_tools
 from gyre.proxy.dialects.base import ParsedRequest, RequestReader
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Message, Reply, Role, Tool, ToolCall, Usage
@@ -23,8 +23,8 @@ class OfferedTool:
 
     name: str
     namespace: str | None
-    custom: bool
-    """Whether it takes free text instead of JSON."""
+    kind: str
+    """ "function", "custom" for one that takes free text, or the type that is its whole name."""
 
     @property
     def full_name(self) -> str:
@@ -118,12 +118,20 @@ def _items(reply: Reply, offers: Mapping[str, OfferedTool]) -> list[Item]:
 
 
 def _call_item(call: ToolCall, suffix: str, offer: OfferedTool | None) -> Item:
-    """A call of a tool that was not offered is a function call: the client has words for it."""
+    """A call of a tool that was not offered, or whose arguments have no form, is a function's.
+
+    The client has words for that one.
+    """
     item: Item = {"call_id": call.id, "name": call.name if offer is None else offer.name}
     if offer is not None and offer.namespace is not None:
         item["namespace"] = offer.namespace
-    if offer is not None and offer.custom:
-        kind: Item = {"type": "custom_tool_call", "id": f"ctc_{suffix}", "status": "completed"}
+    if offer is not None and (form := typed_tools.FORMS.get(offer.kind)) is not None:
+        said = typed_tools.written(offer.kind, call.arguments)
+        if said is not None:
+            kind: Item = {"type": f"{offer.kind}_call", "id": f"{form.prefix}_{suffix}"}
+            return kind | {"call_id": call.id, "status": "completed", form.field: said}
+    if offer is not None and offer.kind == "custom":
+        kind = {"type": "custom_tool_call", "id": f"ctc_{suffix}", "status": "completed"}
         return kind | item | {"input": _free_text(call.arguments)}
     kind = {"type": "function_call", "id": f"fc_{suffix}", "status": "completed"}
     return kind | item | {"arguments": call.arguments}
@@ -155,6 +163,8 @@ def _item_events(index: int, item: Item) -> Iterator[dict[str, object]]:
                 {"type": "response.custom_tool_call_input.delta", "delta": text},
                 {"type": "response.custom_tool_call_input.done", "input": text},
             ]
+        case {"type": "local_shell_call" | "shell_call" | "apply_patch_call"}:
+            empty, inner = item | {"status": "in_progress"}, []
         case _:
             empty = item | {"status": "in_progress", "arguments": ""}
             done = {"name": item["name"], "arguments": item["arguments"]}
@@ -287,6 +297,10 @@ class _OutputItem(msgspec.Struct):
     name: str | None = None
 
 
+class _Environment(msgspec.Struct):
+    type: str | None = None
+
+
 class _Format(msgspec.Struct):
     definition: str | None = None
 
@@ -297,6 +311,7 @@ class _Tool(msgspec.Struct):
     description: str | None = None
     parameters: msgspec.Raw = msgspec.Raw()
     format: _Format | None = None
+    environment: _Environment | None = None
     tools: "list[_Tool] | None" = None
 
 
@@ -362,24 +377,21 @@ class OpenAIResponses:
                 output = base.decode(_OUTPUT, raw)
                 text = "\n".join(_texts(output.output, "output"))
                 return (Message(role="tool", text=text, answers=output.call_id, name=output.name),)
+            case "local_shell_call" | "shell_call" | "apply_patch_call":
+                return (typed_tools.read_call(raw, kind.removesuffix("_call")),)
+            case "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output":
+                return (typed_tools.read_output(raw, kind.removesuffix("_call_output")),)
             case None:
                 raise RequestError("required, but missing", where="type")
             case other:
                 raise RequestError(
                     f"{other[:40]} items are not supported; expected message, reasoning, "
-                    "function_call, custom_tool_call or the output of a call",
+                    "a tool's call or its output",
                     where="type",
                 )
 
     def read_tools(self, raw: msgspec.Raw) -> tuple[Tool, ...]:
-        return tuple(
-            Tool(
-                name=offer.full_name,
-                description=tool.description or "",
-                parameters=_parameters(tool, where),
-            )
-            for offer, tool, where in _offers(raw)
-        )
+        return tuple(_shown(offer, tool, where) for offer, tool, where in _offers(raw))
 
     def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence:
         plain = base.harmless(headers)
@@ -498,12 +510,29 @@ def _offer(
 ) -> Iterator[tuple[OfferedTool, _Tool, str]]:
     if tool.type in ("function", "custom"):
         name = base.require(tool.name, f"{where}.name", "a string")
-        custom = tool.type == "custom"
-        yield OfferedTool(name=name, namespace=namespace, custom=custom), tool, where
+        yield OfferedTool(name=name, namespace=namespace, kind=tool.type), tool, where
+    elif tool.type in typed_tools.RESPONSES:
+        # A shell in a container is a server's.
+        place = None if tool.environment is None else tool.environment.type
+        if place in (None, "local"):
+            yield OfferedTool(name=tool.type, namespace=None, kind=tool.type), tool, where
+    elif not tool.type.startswith(typed_tools.RESPONSES_HOSTED):
+        known = "function, custom, namespace, local_shell, shell or apply_patch"
+        what = f"{tool.type[:40]} tools are not supported; expected {known}"
+        raise RequestError(what, where=where)
 
 
 def _names(wire: ParsedRequest) -> dict[str, OfferedTool]:
     return {offer.full_name: offer for offer, _, _ in _offers(wire.tools)}
+
+
+def _shown(offer: OfferedTool, tool: _Tool, where: str) -> Tool:
+    typed = typed_tools.RESPONSES.get(offer.kind)
+    return Tool(
+        name=offer.full_name,
+        description=(tool.description or "") if typed is None else typed.description,
+        parameters=_parameters(tool, where) if typed is None else typed.parameters,
+    )
 
 
 def _parameters(tool: _Tool, where: str) -> str:
