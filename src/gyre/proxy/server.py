@@ -29,8 +29,6 @@ ROUTES: dict[str, Dialect] = {
     "/responses": RESPONSES,
 }
 COUNT = "/v1/messages/count_tokens"
-OPENAI_PATHS = ("/v1/", "/chat/", "/responses/")
-"""What paths of OpenAI's formats begin with; /v1/messages is Anthropic's."""
 _EXECUTION = re.compile(r"/exec/([^/]+)(/.*)")
 _PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -185,11 +183,10 @@ def _refuse_unenforced(wire: ParsedRequest, classified: Classification) -> None:
 
 def _dialect_of(path: str) -> Dialect:
     """The dialect in whose shape an error of this path is told, be the path known or not."""
-    if path in ROUTES:
-        return ROUTES[path]
-    if path.startswith(OPENAI_PATHS) and not path.startswith("/v1/messages"):
-        return CHAT
-    return MESSAGES
+    for route, dialect in ROUTES.items():
+        if path == route or path.startswith(f"{route}/"):
+            return dialect
+    return CHAT if path.startswith("/v1") else MESSAGES
 
 
 def _key(exchange: Exchange) -> str | None:
