@@ -348,7 +348,7 @@ class CellApplication:
             return
 
     def _check_key(self, exchange: Exchange) -> None:
-        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        given = exchange.bearer or ""
         if not hmac.compare_digest(given.encode(), self._key.encode()):
             message = "expected the run's token"
             raise Unauthorized(message)

@@ -29,6 +29,9 @@ TABLES: tuple[RoleRules, ...] = (declared, claude_code, codex, opencode, qwen_co
 GENERIC = "generic"
 """Of harnesses that Gyre does not know: every call is the main agent's, and counted."""
 
+SCRIPTS = (GENERIC, declared.NAME)
+"""Of programs whose author can change what they send."""
+
 
 def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classification:
     """The call's class; `known` is False where no table, version or marker covers it.

@@ -61,6 +61,12 @@ class Exchange:
         self.status: int | None = None
         """What was answered; None before that."""
 
+    @property
+    def bearer(self) -> str | None:
+        """The token of a bearer authorization, whose scheme any case may spell (RFC 9110)."""
+        scheme, _, token = self.headers.get("authorization", "").strip().partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else None
+
     async def body(self, *, most_bytes: int, within_s: float) -> bytes:
         """The whole body; raises RequestError when it is too large, too slow or encoded."""
         if self.headers.get("content-encoding", "identity") != "identity":

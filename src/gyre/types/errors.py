@@ -41,10 +41,12 @@ class RequestError(GyreError):
 
     status = 400
 
-    def __init__(self, message: str, *, where: str | None = None) -> None:
+    def __init__(self, message: str, *, where: str | None = None, code: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.message = message
         self.where = where
+        self.code = code
+        """By which a client's program tells this refusal from others, where one looks for it."""
 
 
 class TooLarge(RequestError):

@@ -78,7 +78,9 @@ def test_a_request_is_split_and_its_bulk_stays_bytes():
         "max_tokens": 32000,
         "stop_sequences": '["END"]',
         "thinking": '{"type":"enabled"}',
+        "output_config": '{"effort":"high"}',
     } == wire.asked
+    assert () == wire.flags
 
 
 @pytest.mark.parametrize("nothing", ['""', "[]", "null"])
@@ -350,6 +352,11 @@ def test_tools_are_read_in_order_and_those_of_the_server_left_out():
         ({}, "tools: expected `array`, got `object`"),
         ([{"name": "a"}, {}], "tools[1].name: required, but missing"),
         ([{"name": 1}], "tools[0].name: expected `str`, got `int`"),
+        (
+            [{"type": "web_search_20250305", "name": "w"}, {"type": "computer_20250124"}],
+            "tools[1]: computer_20250124 tools are not supported; expected custom, bash, "
+            "text_editor or memory",
+        ),
     ],
 )
 def test_tools_that_cannot_be_read_are_refused_with_the_place(tools: object, said: str):
@@ -481,6 +488,14 @@ def test_an_error_is_told_by_its_type(error: RequestError, kind: str):
     assert {"type": "error", "error": {"type": kind, "message": str(error)}} == json.loads(
         DIALECT.error(error)
     )
+
+
+def test_a_code_of_an_error_is_among_its_details():
+    error = RequestError("no", where="thread", code="thread_unsupported_request")
+
+    told = json.loads(DIALECT.error(error))["error"]
+
+    assert {"error_code": "thread_unsupported_request"} == told["details"]
 
 
 def test_an_overlong_prompt_is_refused_in_the_words_that_start_a_compaction():

@@ -36,6 +36,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.heard = self.rfile.read(int(self.headers["content-length"]))
+        self.server.think(self.server.heard)
         self.send_response(self.server.status)
         self.send_header("content-type", self.server.kind)
         self.send_header("content-length", str(len(self.server.answer)))
@@ -55,6 +56,9 @@ class Parrot(HTTPServer):
     kind = "application/json"
     answer = b"{}"
     heard = b""
+
+    def think(self, heard: bytes) -> None:
+        """Nothing, but a test may have it choose an answer by what was heard."""
 
     def says(self, answer: bytes, *, status: int = 200) -> None:
         self.answer, self.status, self.kind = answer, status, "application/json"
@@ -157,6 +161,42 @@ def test_anthropics_client_reads_a_reply(
         message.usage.cache_creation_input_tokens,
         message.usage.output_tokens,
     )
+
+
+def test_anthropics_tool_runner_goes_on_without_threads(
+    claude: anthropic.Anthropic, parrot: Parrot, monkeypatch: pytest.MonkeyPatch
+):
+    """It sends threads unless it is told not to, and then only what is new of a conversation."""
+    heard: list[Any] = []
+
+    def think(body: bytes) -> None:
+        heard.append(json.loads(body))
+        try:
+            sent = MESSAGES.split(body)
+        except RequestError as error:
+            parrot.says(MESSAGES.error(error), status=error.status)
+            return
+        call = ToolCall(id="call_1", name="look", arguments='{"where": "up"}')
+        said = (
+            reply(calls=(call,)) if len(sent.messages) == 1 else replace(reply(text="so"), id="c2")
+        )
+        parrot.says(MESSAGES.body([said], sent))
+
+    @anthropic.beta_tool
+    def look(where: str) -> str:
+        """Look somewhere."""
+        return f"a sky, {where}"
+
+    monkeypatch.setattr(parrot, "think", think)
+    runner = claude.beta.messages.tool_runner(
+        model="policy", max_tokens=99, messages=[HELLO], tools=[look]
+    )
+    last = runner.until_done()
+
+    assert "so" == last.content[0].text
+    assert [True, False, False] == ["thread" in body for body in heard]
+    assert [1, 1, 3] == [len(body["messages"]) for body in heard]
+    assert "a sky, up" in json.dumps(heard[-1]["messages"][-1])
 
 
 # OpenAI Chat Completions

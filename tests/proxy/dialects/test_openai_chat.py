@@ -85,6 +85,7 @@ def test_a_request_is_split_and_its_bulk_stays_bytes():
         "stop": "END",
         "n": 3,
         "tool_choice": "auto",
+        "unknown_fields": "unknown",
     } == wire.asked
 
 
@@ -237,6 +238,10 @@ def test_parallel_calls_keep_their_order_and_old_fashioned_ones_are_ignored():
             "content[0].text: expected a string, got nothing",
         ),
         ({"role": "tool", "content": "x"}, "tool_call_id: expected a call's id, got nothing"),
+        (
+            {"role": "assistant", "function_call": {"name": "x", "arguments": "{}"}},
+            "function_call: expected tool_calls in its place",
+        ),
         (
             {"role": "assistant", "tool_calls": [{"id": "a"}]},
             "tool_calls[0].function: required, but missing",

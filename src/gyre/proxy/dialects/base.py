@@ -10,7 +10,7 @@ Rule 3: what `read`, `read_system` and `read_tools` return depends on their byte
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -36,10 +36,26 @@ class ParsedRequest:
     template: str = ""
     """Template settings sent by the client, canonical; part of what must match (M02)."""
     asked: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
-    """Sampling settings sent by the client (temperature, top_p, top_k, seed, stop...)."""
+    """Sampling settings sent by the client (temperature, top_p, top_k, seed, stop...), and what
+    fields were sent that are in no table."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Body fields that identify a session, user or thread, flattened to strings."""
     stop: tuple[str, ...] = ()
+    unenforced: tuple[str, ...] = ()
+    """Fields that ask for a form of the reply which sampling is not held to."""
+    unknown: tuple[str, ...] = ()
+    """Fields in no table of this dialect."""
+    most_calls: int | None = None
+    """Tool calls in the reply, where the client limits them; with 0 the prompt shows no tool."""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What of the request is worth counting."""
+        return ("not-enforced",) * bool(self.unenforced) + ("unknown-field",) * bool(self.unknown)
+
+    @property
+    def shown_tools(self) -> msgspec.Raw | None:
+        return None if self.most_calls == 0 else self.tools
 
 
 class Dialect(Protocol):
@@ -116,6 +132,9 @@ _METADATA_LEVELS = 4
 MOST_ASIDE_BYTES = 2**18
 """Of a field that says something about a request and is kept with its call."""
 _NOTHING = frozenset({b"", b"null", b'""', b"[]"})
+_OFF = _NOTHING | {b"false", b"{}", b"0"}
+_MOST_UNKNOWN = 16
+_UNKNOWN_CHARS = 64
 
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.*)`$")
@@ -126,6 +145,47 @@ _HALVES = re.compile(
 _MOST_HALVES = 100_000
 
 T = TypeVar("T")
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+class RequestReader(Generic[B]):
+    """Reads a request's top level by a table that says of each field what becomes of it."""
+
+    def __init__(
+        self, body: type[B], *, harmless: Collection[str], refused: Mapping[str, str]
+    ) -> None:
+        """The fields of `body` are used; `refused` says what is wrong with each of its own."""
+        self._refused = refused
+        others = [(name, msgspec.Raw, msgspec.Raw()) for name in (*harmless, *refused)]
+        whole = msgspec.defstruct("_Whole", others, bases=(body,))
+        known = msgspec.defstruct("_Known", [], bases=(whole,), forbid_unknown_fields=True)
+        self.fields = frozenset(one.encode_name for one in msgspec.structs.fields(whole))
+        """All that the table knows."""
+        self._whole: msgspec.json.Decoder[B] = msgspec.json.Decoder(whole)
+        self._known: msgspec.json.Decoder[B] = msgspec.json.Decoder(known)
+
+    def read(self, body: bytes) -> tuple[B, tuple[str, ...]]:
+        """The top level, and the fields that no table knows."""
+        try:
+            sent, unknown = self._known.decode(body), tuple[str, ...]()
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # A second reading tells what is wrong from what is only unknown.
+            sent = decode_body(self._whole, body)
+            names = sorted(decode_body(_OBJECT, body).keys() - self.fields)[:_MOST_UNKNOWN]
+            unknown = tuple(name[:_UNKNOWN_CHARS] for name in names)
+        for name, why in self._refused.items():
+            if is_asked(getattr(sent, name)):
+                raise RequestError(why, where=name)
+        return sent, unknown
+
+
+class _ToolChoice(msgspec.Struct):
+    type: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class _Formatted(msgspec.Struct):
+    type: str | None = None
 
 
 class Part(msgspec.Struct):
@@ -146,6 +206,8 @@ class _Said(msgspec.Struct):
 
 _SAID = msgspec.json.Decoder(_Said)
 _STRING = msgspec.json.Decoder(str)
+_TOOL_CHOICE = msgspec.json.Decoder(str | _ToolChoice | None)
+_FORMATTED = msgspec.json.Decoder(_Formatted | None)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -204,6 +266,34 @@ def _refused(text: str, root: str) -> RequestError:
 def present(raw: msgspec.Raw) -> msgspec.Raw | None:
     """None for a field that was not sent, or sent with nothing in it (T20)."""
     return None if _head(raw, 4) in _NOTHING else raw
+
+
+def is_asked(raw: msgspec.Raw) -> bool:
+    """Whether a field was sent with something that it turns on."""
+    return _head(raw, 6) not in _OFF
+
+
+def listed(unknown: Sequence[str]) -> dict[str, str]:
+    """Fields in no table, as they are recorded beside the settings that were sent."""
+    return {"unknown_fields": ", ".join(unknown)} if unknown else {}
+
+
+def choice_of(raw: msgspec.Raw, *, parallel: bool | None = None) -> tuple[bool, int | None]:
+    """Whether a choice of tools demands calls or certain tools, and how many calls it leaves."""
+    sent = decode(_TOOL_CHOICE, raw, "tool_choice") if present(raw) is not None else None
+    if isinstance(sent, _ToolChoice):
+        if sent.disable_parallel_tool_use:
+            parallel = False
+        sent = sent.type
+    if sent == "none":
+        return False, 0
+    return sent not in (None, "", "auto"), 1 if parallel is False else None
+
+
+def is_formatted(raw: msgspec.Raw, where: str) -> bool:
+    """Whether a format of the reply is asked for that is not plain text."""
+    sent = decode(_FORMATTED, raw, where) if is_asked(raw) else None
+    return sent is not None and sent.type not in (None, "text")
 
 
 def _head(raw: msgspec.Raw, size: int) -> bytes:

@@ -420,12 +420,12 @@ class HistoryReader:
         self, dialect: Dialect, wire: ParsedRequest, hashes: list[bytes]
     ) -> tuple[int, Preface, bytes]:
         """How many messages of the first wire message it takes, the preface, and its key."""
-        outer = wire.system is not None
+        outer, tools = wire.system is not None, wire.shown_tools
         marks = (
             dialect.name.encode(),
             xxh3_128_digest(wire.system, self._seed) if wire.system is not None else b"",
             hashes[0] if hashes and not outer else b"",
-            xxh3_128_digest(wire.tools, self._seed) if wire.tools is not None else b"",
+            xxh3_128_digest(tools, self._seed) if tools is not None else b"",
             wire.template.encode(),
         )
         known = self._prefaces.get(marks)
@@ -441,7 +441,8 @@ class HistoryReader:
         elif wire.messages:
             first = self.read(dialect, wire, 0)[:1]
             system = first if first and first[0].role == "system" else ()
-        tools = dialect.read_tools(wire.tools) if wire.tools is not None else ()
+        shown = wire.shown_tools
+        tools = dialect.read_tools(shown) if shown is not None else ()
         said = [message.text for message in system]
         specs = [part for tool in tools for part in (tool.name, tool.description, tool.parameters)]
         shape = f"{len(said)} {len(tools)}"

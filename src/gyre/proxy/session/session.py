@@ -61,6 +61,8 @@ class PositionedRequest:
     is_probe: bool
     cached_tokens: int
     mark: HistoryFingerprint
+    flags: tuple[str, ...] = ()
+    most_calls: int | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -139,6 +141,8 @@ class Session:
             is_probe=wire.max_tokens is not None and wire.max_tokens <= PROBE_TOKENS,
             cached_tokens=self.tree.segments[prompt.anchor].end - prompt.trim,
             mark=history.mark,
+            flags=wire.flags,
+            most_calls=wire.most_calls,
         )
 
     def count(self, dialect: Dialect, wire: ParsedRequest) -> int:
@@ -211,7 +215,11 @@ class Session:
             flags.append("no-logprobs")
         if not pending.classified.known:
             flags.append("unknown-harness")
+        flags += pending.flags
         message = self._message(pending, opened.call, output)
+        if pending.most_calls is not None and len(message.calls) > pending.most_calls:
+            # The calls stand, because the policy made them and its next prompt will show them.
+            flags.append("too-many-calls")
         whole = message
         if pending.prefill:
             whole = replace(message, text=pending.prefill + message.text)
