@@ -6,6 +6,7 @@ import pytest
 
 from gyre.testing.renderer import CLOSE, OPEN, reply_ids, text_ids, twice
 from gyre.trajectory.selection import generator, row, select_trajectories
+from gyre.types.call_records import CallClosed
 from gyre.types.errors import ContextOverflow, RequestError
 from gyre.types.ids import CallId
 
@@ -302,6 +303,15 @@ def test_missing_log_probabilities_make_the_output_untrainable(talk, logprobs):
 
     assert ("no-logprobs",) == talk.tree.calls[answered.call].flags
     assert [] == select_trajectories(talk.tree, generator(0, talk.records[0].execution))
+
+
+def test_a_class_in_doubt_is_flagged_by_name_and_keeps_what_it_was_told_by(talk):
+    pending = talk.ask([SYSTEM, USER], doubt="unlisted-version", markers=("summary", "agent-id"))
+    answered = talk.finish(pending, reply_ids("a"))
+    (closed,) = (record for record in talk.records if isinstance(record, CallClosed))
+
+    assert ("unlisted-version",) == talk.tree.calls[answered.call].flags
+    assert {"x-gyre-markers": "summary, agent-id"} == closed.metadata
 
 
 def test_the_settings_of_the_run_are_used_and_the_asked_ones_recorded(talk):

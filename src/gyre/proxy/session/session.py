@@ -134,7 +134,7 @@ class Session:
             model=wire.model,
             sampling=self._enforced(wire, most),
             asked=wire.asked,
-            metadata={**wire.metadata, **(headers or {})},
+            metadata={**wire.metadata, **(headers or {}), **_doubtful(classified)},
             classified=classified,
             is_probe=wire.max_tokens is not None and wire.max_tokens <= PROBE_TOKENS,
             cached_tokens=self.tree.segments[prompt.anchor].end - prompt.trim,
@@ -209,8 +209,8 @@ class Session:
         logprobs = _aligned(output)
         if logprobs is None and output.ids:
             flags.append("no-logprobs")
-        if not pending.classified.known:
-            flags.append("unknown-harness")
+        if pending.classified.doubt is not None:
+            flags.append(pending.classified.doubt)
         message = self._message(pending, opened.call, output)
         whole = message
         if pending.prefill:
@@ -366,6 +366,10 @@ class Session:
         if here:
             return "reply-dropped"
         return "new-conversation" if segment.above is None else "edited"
+
+
+def _doubtful(classified: Classification) -> dict[str, str]:
+    return {"x-gyre-markers": ", ".join(classified.markers)} if classified.markers else {}
 
 
 def _aligned(output: Output) -> bytes | None:
