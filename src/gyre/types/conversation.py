@@ -72,3 +72,5 @@ class Reply:
     """Unique in the execution; dialects prefix it as they like."""
     at: float = 0.0
     """When it was finished, in seconds since the epoch."""
+    stop_sequence: str | None = None
+    """Of those the request named, the one that ended it; only with the finish "stop"."""

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from gyre.testing.renderer import CLOSE, OPEN, reply_ids, text_ids, twice
+from gyre.testing.renderer import CALL, CLOSE, OPEN, reply_ids, text_ids, twice
 from gyre.trajectory.selection import generator, row, select_trajectories
 from gyre.types.call_records import CallClosed
 from gyre.types.errors import ContextOverflow, RequestError
@@ -346,6 +346,70 @@ def test_a_stop_string_shortens_the_text_and_not_the_record(talk):
     assert "keep " == first.reply.message.text
     assert [None, None] == talk.forks()
     talk.check()
+
+
+@pytest.mark.parametrize(
+    ("ids", "finish", "ending"),
+    [
+        (reply_ids("keep STOP", close=False), "stop", ("stop", "STOP")),
+        (reply_ids("keep STOP drop"), "length", ("stop", "STOP")),
+        (reply_ids("", reasoning="STOP", close=False), "stop", ("stop", "STOP")),
+        (reply_ids("a", reasoning="STOP"), "stop", ("stop", None)),
+        (reply_ids("a", calls=[("run", "{}")], close=False), "stop", ("tool_calls", None)),
+        (reply_ids("EN E", close=False), "stop", ("stop", "E")),
+        (reply_ids("keep STOP"), "abort", ("abort", None)),
+        (reply_ids("a", close=False), "length", ("length", None)),
+    ],
+)
+def test_the_stop_sequence_that_ended_a_reply_is_named(talk, ids, finish, ending):
+    """Where the reply ended itself, or one stands in its thinking only, none did."""
+    first = talk.call([SYSTEM, USER], ids, stop=["EN", "E", "STOP"], finish=finish)
+
+    assert ending == (first.reply.finish, first.reply.stop_sequence)
+
+
+def unfinished(text, calls=()):
+    """A reply that ends in the middle of a call."""
+    return [*reply_ids(text, calls=calls, close=False), CALL, *text_ids('run {"a": "STOP')]
+
+
+@pytest.mark.parametrize("calls", [[], [("run", "{}")]])
+def test_a_call_that_is_cut_is_no_text(talk, calls):
+    """The dialect's sign of a cut tells of it; its tokens stay, and the next turn follows them."""
+    ids = unfinished("I look.", calls)
+    first = talk.call([SYSTEM, USER], ids, finish="length")
+    results = [result(first, "r", position) for position in range(len(calls))]
+    second = talk.call([SYSTEM, USER, first.echo, *results, USER], reply_ids("b"))
+
+    assert "I look." == first.reply.message.text
+    assert len(calls) == len(first.reply.message.calls)
+    assert "length" == first.reply.finish
+    assert [None, first.call] == talk.parents()
+    assert [None, None] == talk.forks()
+    assert talk.sent[first.call] + ids == talk.sent[second.call][: len(talk.sent[first.call] + ids)]
+    talk.check()
+
+
+def test_the_beginning_of_the_text_before_a_cut_call_is_found(talk):
+    first = talk.call([SYSTEM, USER], unfinished("I look."), finish="length", deliver=False)
+    short = {"role": "assistant", "content": "I lo"}
+    talk.call([SYSTEM, USER, short, USER], reply_ids("b"))
+
+    assert [None, first.call] == talk.parents()
+    assert 4 == talk.tree.calls[first.call].num_committed
+    talk.check()
+
+
+def test_a_call_that_a_stop_sequence_cut_is_no_text(talk):
+    first = talk.call([SYSTEM, USER], unfinished("I look."), stop=["STOP"])
+
+    assert ("I look.", "STOP") == (first.reply.message.text, first.reply.stop_sequence)
+
+
+def test_a_call_that_the_model_itself_left_open_is_text(talk):
+    first = talk.call([SYSTEM, USER], [*unfinished("I look."), CLOSE])
+
+    assert 'I look.run {"a": "STOP' == first.reply.message.text
 
 
 def test_a_prompt_that_fills_the_window_is_refused_and_leaves_no_trace(make_talk):

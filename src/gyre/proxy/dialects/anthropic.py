@@ -160,9 +160,9 @@ class AnthropicMessages:
             _envelope(reply)
             | {
                 "content": [_inlined(block) for block in _written(reply.message)],
-                "stop_reason": _STOP_REASONS[reply.finish],
                 "usage": _usage(reply.usage),
             }
+            | _ending(reply)
         )
 
     def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
@@ -172,8 +172,7 @@ class AnthropicMessages:
         frames = [sse.named("message_start", {"type": "message_start", "message": start})]
         for index, block in enumerate(_written(reply.message)):
             frames += _block_frames(index, block)
-        delta = {"stop_reason": _STOP_REASONS[reply.finish], "stop_sequence": None}
-        end = {"type": "message_delta", "delta": delta, "usage": usage}
+        end = {"type": "message_delta", "delta": _ending(reply), "usage": usage}
         frames += [
             sse.named("message_delta", end),
             sse.named("message_stop", {"type": "message_stop"}),
@@ -324,6 +323,14 @@ def _envelope(reply: Reply) -> dict[str, object]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
+    }
+
+
+def _ending(reply: Reply) -> dict[str, object]:
+    stopped = reply.stop_sequence is not None
+    return {
+        "stop_reason": "stop_sequence" if stopped else _STOP_REASONS[reply.finish],
+        "stop_sequence": reply.stop_sequence,
     }
 
 

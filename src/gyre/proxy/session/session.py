@@ -35,7 +35,7 @@ from gyre.types.call_records import (
 from gyre.types.conversation import Finish, Message, Reply, ToolCall, Usage
 from gyre.types.errors import ContextOverflow, RequestError
 from gyre.types.ids import ROOT, CallId, SegmentId
-from gyre.types.protocols import ParsedReply, Renderer
+from gyre.types.protocols import Renderer
 from gyre.types.sampling import Output, SamplingParams
 
 PROBE_TOKENS = 1
@@ -211,7 +211,7 @@ class Session:
             flags.append("no-logprobs")
         if pending.classified.doubt is not None:
             flags.append(pending.classified.doubt)
-        message = self._message(pending, opened.call, output)
+        message, stop = self._message(pending, opened.call, output)
         whole = message
         if pending.prefill:
             whole = replace(message, text=pending.prefill + message.text)
@@ -243,30 +243,7 @@ class Session:
             opened_at=opened.at,
             closed_at=at,
         )
-        return record, self.reply(pending, opened.call, message, output, at)
-
-    def reply(
-        self, pending: PositionedRequest, call: CallId, message: Message, output: Output, at: float
-    ) -> Reply:
-        finish: Finish = "stop"
-        if output.finish == "length":
-            finish = "length"
-        elif output.finish == "abort":
-            finish = "abort"
-        elif message.calls:
-            finish = "tool_calls"
-        return Reply(
-            message=message,
-            finish=finish,
-            usage=Usage(
-                prompt_tokens=pending.prompt_tokens,
-                output_tokens=len(output.ids),
-                cached_tokens=min(pending.cached_tokens, pending.prompt_tokens),
-            ),
-            model=pending.model,
-            id=f"{call:06d}",
-            at=at,
-        )
+        return record, _reply(pending, opened.call, message, stop, output, at)
 
     def _keep_trail(self, record: CallClosed) -> None:
         """The next request of the same agent is matched from where this one stood."""
@@ -283,13 +260,26 @@ class Session:
 
     def probe(self, pending: PositionedRequest, output: Output, at: float) -> Reply:
         """The answer to a probe, of which nothing is kept (M25)."""
-        message = self._message(pending, CallId(0), output)
-        return self.reply(pending, CallId(0), message, output, at)
+        message, stop = self._message(pending, CallId(0), output)
+        return _reply(pending, CallId(0), message, stop, output, at)
 
-    def _message(self, pending: PositionedRequest, call: CallId, output: Output) -> Message:
+    def _message(
+        self, pending: PositionedRequest, call: CallId, output: Output
+    ) -> tuple[Message, str | None]:
+        """The reply as the harness gets it, and the stop sequence that ended it."""
         tail = pending.prompt.ids[-TAIL_TOKENS:].tolist()
         parsed = self._renderer.parse(output.ids, tail, pending.preface.tools)
-        text = _before_stop(parsed, pending.sampling.stop)
+        stops = pending.sampling.stop
+        stop = _first_of(stops, parsed.text)
+        if stop is None and stops and output.finish == "stop" and not self._has_stop_id(output):
+            # Of thinking or of a call.
+            stop = _first_of(stops, self._renderer.decode(output.ids))
+        text = parsed.text
+        if parsed.text_before_call is not None and (stop or output.finish == "length"):
+            # What was sampled of the call stays recorded, as a stop sequence does.
+            text = parsed.text_before_call
+        if stop is not None:
+            text, _, _ = text.partition(stop)
         if not text.strip():
             # Harnesses drop blank text from what they echo, so none is sent (T22).
             text = ""
@@ -302,7 +292,11 @@ class Session:
             )
             for position, one in enumerate(parsed.calls)
         )
-        return Message(role="assistant", text=text, reasoning=parsed.reasoning, calls=calls)
+        message = Message(role="assistant", text=text, reasoning=parsed.reasoning, calls=calls)
+        return message, stop
+
+    def _has_stop_id(self, output: Output) -> bool:
+        return bool(output.ids) and output.ids[-1] in self._renderer.stop_ids
 
     def _as_seen(self, pending: PositionedRequest, output: Output) -> tuple[Prompt, list[str]]:
         """The prompt the engine says it saw; if it is another, that one is the truth (T01)."""
@@ -381,7 +375,35 @@ def _aligned(output: Output) -> bytes | None:
     return array("f", output.logprobs).tobytes()
 
 
-def _before_stop(parsed: ParsedReply, stops: tuple[str, ...]) -> str:
-    """Visible text up to a stop string; the ids that spell it stay recorded (T31)."""
-    ends = [found for stop in stops if stop and (found := parsed.text.find(stop)) >= 0]
-    return parsed.text[: min(ends)] if ends else parsed.text
+def _first_of(stops: tuple[str, ...], text: str) -> str | None:
+    """The stop sequence that comes first; of two that begin together the shorter (T31)."""
+    found = [(at, len(stop), stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
+    return min(found)[2] if found else None
+
+
+def _reply(
+    pending: PositionedRequest,
+    call: CallId,
+    message: Message,
+    stop: str | None,
+    output: Output,
+    at: float,
+) -> Reply:
+    finish: Finish = "tool_calls" if message.calls else "stop"
+    if output.finish == "abort":
+        finish = "abort"
+    elif output.finish == "length" and (message.calls or stop is None):
+        finish = "length"
+    return Reply(
+        message=message,
+        finish=finish,
+        stop_sequence=stop if finish == "stop" else None,
+        usage=Usage(
+            prompt_tokens=pending.prompt_tokens,
+            output_tokens=len(output.ids),
+            cached_tokens=min(pending.cached_tokens, pending.prompt_tokens),
+        ),
+        model=pending.model,
+        id=f"{call:06d}",
+        at=at,
+    )
