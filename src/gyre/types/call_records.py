@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from gyre.types.conversation import Message
+from gyre.types.conversation import MEDIA_PLACEHOLDER, Message
 from gyre.types.ids import CallId, ExecutionId, SegmentId
 from gyre.types.sampling import SamplingParams, Span
 
@@ -72,6 +72,8 @@ class LogOpened:
     renderer: str
     at: float
     """Seconds since the epoch, informative only: order is the order of records."""
+    media_placeholder: str = MEDIA_PLACEHOLDER
+    """The execution's for good, because its tokens hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,8 @@ class CallClosed:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The dialect's request metadata: session and agent ids, user agent."""
     flags: tuple[str, ...] = ()
-    """Defects worth counting: "no-logprobs", "echo-mismatch", or a doubt about its class."""
+    """Defects worth counting: "no-logprobs", "echo-mismatch", "media-omitted", or a doubt about its
+    class."""
     opened_at: float
     closed_at: float
 

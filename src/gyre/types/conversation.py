@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+MEDIA_PLACEHOLDER = "[{kind} omitted]"
+"""What models that read text only are told in place of an image, a document or a recording."""
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 

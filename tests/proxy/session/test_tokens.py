@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from gyre.proxy.dialects.anthropic import AnthropicMessages
 from gyre.testing.renderer import CALL, CLOSE, OPEN, reply_ids, text_ids, twice
 from gyre.trajectory.selection import generator, row, select_trajectories
 from gyre.types.call_records import CallClosed
@@ -311,7 +312,35 @@ def test_a_class_in_doubt_is_flagged_by_name_and_keeps_what_it_was_told_by(talk)
     (closed,) = (record for record in talk.records if isinstance(record, CallClosed))
 
     assert ("unlisted-version",) == talk.tree.calls[answered.call].flags
-    assert {"x-gyre-markers": "summary, agent-id"} == closed.metadata
+    assert {"gyre-markers": "summary, agent-id"} == closed.metadata
+
+
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
+SHOWN = {
+    "role": "user",
+    "content": [{"type": "tool_result", "tool_use_id": "c", "content": [PICTURE]}],
+}
+
+
+def test_calls_that_were_not_shown_a_picture_are_flagged(make_talk):
+    """Also those after it, which a resume point answers for; a branch without it is not."""
+    talk = make_talk(dialect=AnthropicMessages())
+    history = [USER]
+    for number in range(12):
+        answered = talk.call_messages(history, reply_ids(f"{number}"))
+        follow = SHOWN if number == 1 else {"role": "user", "content": f"go on {number}"}
+        history = [*history, {"role": "assistant", "content": f"{number}"}, follow]
+    aside = talk.call_messages([USER, {"role": "assistant", "content": "0"}, USER], reply_ids("b"))
+
+    flags = [node.flags for node in talk.tree.calls.values()]
+    assert [(), ()] + [("media-omitted",)] * 10 + [()] == flags
+    assert [None] * 12 + ["branch"] == talk.forks()
+    assert (
+        "[image omitted]"
+        in bytes(token for token in talk.sent[answered.call] if token < 256).decode()
+    )
+    assert aside.call in talk.tree.calls
+    talk.check()
 
 
 def test_the_settings_of_the_run_are_used_and_the_asked_ones_recorded(talk):

@@ -7,7 +7,7 @@ import xxhash
 
 from gyre.net import sse
 from gyre.proxy.dialects import base
-from gyre.proxy.dialects.base import ParsedRequest
+from gyre.proxy.dialects.base import MediaParts, ParsedRequest
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import RequestError
@@ -32,6 +32,7 @@ _ERROR_TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
+_MEDIA = frozenset({"image", "document"})
 _SETTINGS = ("temperature", "top_p", "top_k", "max_tokens", "stop_sequences", "thinking")
 
 
@@ -115,12 +116,12 @@ class AnthropicMessages:
         text = "\n".join(text for text in texts if text is not None)
         return (Message(role="system", text=text),) if text else ()
 
-    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
+    def read(self, raw: msgspec.Raw, media: MediaParts | None = None) -> tuple[Message, ...]:
         sent = base.decode(_MESSAGE, raw)
         blocks = _blocks(sent.content)
         match sent.role:
             case "user":
-                return tuple(_read_user(blocks))
+                return tuple(_read_user(blocks, media or MediaParts()))
             case "assistant":
                 return (_read_assistant(blocks),)
             case "system":
@@ -228,7 +229,7 @@ def _without_billing(text: str) -> str | None:
     return rest or None
 
 
-def _texts(blocks: Sequence[_Block], where: str) -> list[str]:
+def _texts(blocks: Sequence[_Block], where: str, media: MediaParts | None = None) -> list[str]:
     texts = []
     for index, block in enumerate(blocks):
         place = f"{where}[{index}]"
@@ -238,6 +239,8 @@ def _texts(blocks: Sequence[_Block], where: str) -> list[str]:
             case "tool_reference":
                 named = base.require(block.tool_name, f"{place}.tool_name", "the name of a tool")
                 texts.append(f"tool_reference: {named}")
+            case kind if media is not None and kind in _MEDIA:
+                texts.append(media.text(kind))
             case _:
                 raise _unsupported(block, place, "text")
     return texts
@@ -252,7 +255,7 @@ def _unsupported(block: _Block, place: str, expected: str) -> RequestError:
     return RequestError(f"{kind} blocks are not supported here; expected {expected}", where=place)
 
 
-def _read_user(blocks: Sequence[_Block]) -> list[Message]:
+def _read_user(blocks: Sequence[_Block], media: MediaParts) -> list[Message]:
     """Tool results and runs of text as messages of their own, in the order they were sent."""
     messages: list[Message] = []
     texts: list[str] = []
@@ -271,10 +274,12 @@ def _read_user(blocks: Sequence[_Block]) -> list[Message]:
             case "tool_result":
                 close()
                 call = base.require(block.tool_use_id, f"{place}.tool_use_id", "a call's id")
-                text = "\n".join(_texts(_blocks(block.content), f"{place}.content"))
+                text = "\n".join(_texts(_blocks(block.content), f"{place}.content", media))
                 messages.append(Message(role="tool", text=text, answers=call))
+            case kind if kind in _MEDIA:
+                texts.append(media.text(kind))
             case _:
-                raise _unsupported(block, place, "text or tool_result")
+                raise _unsupported(block, place, "text, image, document or tool_result")
     close()
     return messages or [Message(role="user")]
 

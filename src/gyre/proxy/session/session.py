@@ -61,6 +61,7 @@ class PositionedRequest:
     is_probe: bool
     cached_tokens: int
     mark: HistoryFingerprint
+    omits_media: bool
 
     @property
     def prompt_tokens(self) -> int:
@@ -93,6 +94,7 @@ class Session:
             scope=(opened.model, opened.renderer),
             seed=int.from_bytes(opened.salt[:8], "little"),
             trails=ResumePoints() if trails is None else trails,
+            media_placeholder=opened.media_placeholder,
         )
         self._next = 1
         self._pending: dict[CallId, PositionedRequest] = {}
@@ -139,6 +141,7 @@ class Session:
             is_probe=wire.max_tokens is not None and wire.max_tokens <= PROBE_TOKENS,
             cached_tokens=self.tree.segments[prompt.anchor].end - prompt.trim,
             mark=history.mark,
+            omits_media=history.omits_media,
         )
 
     def count(self, dialect: Dialect, wire: ParsedRequest) -> int:
@@ -209,6 +212,8 @@ class Session:
         logprobs = _aligned(output)
         if logprobs is None and output.ids:
             flags.append("no-logprobs")
+        if pending.omits_media:
+            flags.append("media-omitted")
         if pending.classified.doubt is not None:
             flags.append(pending.classified.doubt)
         message, stop = self._message(pending, opened.call, output)
@@ -363,7 +368,7 @@ class Session:
 
 
 def _doubtful(classified: Classification) -> dict[str, str]:
-    return {"x-gyre-markers": ", ".join(classified.markers)} if classified.markers else {}
+    return {"gyre-markers": ", ".join(classified.markers)} if classified.markers else {}
 
 
 def _aligned(output: Output) -> bytes | None:
