@@ -1,6 +1,7 @@
 """Token identity through a session: EDGE_CASES lines T01 to T31 that need no HTTP and no engine."""
 
 import copy
+import json
 
 import pytest
 
@@ -147,15 +148,23 @@ ECHOES = {
     "defaults filled": '{"a": 1, "b": 2, "c": false}',
     "escaped": '{"\\u0061": 1, "b": 2}',
     "as an object": {"a": 1, "b": 2},
+    "text with quotes": '"{\\"a\\": 1, \\"b\\": 2}"',
+}
+EDITS = {
+    "elided": "[elided]",
+    "another value": '{"a": 1, "b": 3}',
+    "a key less": '{"a": 1}',
+    "a key more": '{"a": 1, "b": 2, "c": "x"}',
     "emptied": "",
     "nulled": None,
     "not JSON any more": "{a:",
+    "a list": "[1, 2]",
 }
 
 
 @pytest.mark.parametrize("arguments", ECHOES.values(), ids=ECHOES.keys())
 def test_rewritten_arguments_are_the_same_reply(talk, arguments):
-    """T12, T13: whatever an echo does to arguments, the sampled ones are in the tokens."""
+    """T12, T13: however an echo spells arguments, the sampled ones are in the tokens."""
     first = talk.call([SYSTEM, USER], reply_ids("", calls=[("run", '{"a": 1, "b": 2}')]))
     echo = copy.deepcopy(first.echo)
     echo["tool_calls"][0]["function"]["arguments"] = arguments
@@ -163,6 +172,53 @@ def test_rewritten_arguments_are_the_same_reply(talk, arguments):
 
     assert [None, None] == talk.forks()
     assert [None, first.call] == talk.parents()
+    talk.check()
+
+
+@pytest.mark.parametrize("arguments", EDITS.values(), ids=EDITS.keys())
+def test_edited_arguments_are_another_message(talk, arguments):
+    """T12: the tokens hold what the harness says, and the reply stays a leaf of its own."""
+    first = talk.call([SYSTEM, USER], reply_ids("", calls=[("run", '{"a": 1, "b": 2}')]))
+    echo = copy.deepcopy(first.echo)
+    echo["tool_calls"][0]["function"]["arguments"] = arguments
+    history = [SYSTEM, USER, echo, result(first, "r")]
+    second = talk.call(history, reply_ids("b"))
+    third = talk.call([*history, second.echo, USER], reply_ids("c"))
+
+    assert [None, None, second.call] == talk.parents()
+    assert [None, "edited", None] == talk.forks()
+    assert {first.call, third.call} == {leaf.id for leaf in talk.tree.leaves()}
+    text = bytes(token for token in talk.sent[second.call] if token < 256).decode()
+    assert '{"a": 1, "b": 2}' not in text
+    talk.check()
+
+
+def test_long_arguments_that_are_elided_leave_the_context(talk):
+    """Of an old call, with a reply after it that goes on unedited."""
+    long = json.dumps({"text": "x" * 3000})
+    first = talk.call([SYSTEM, USER], reply_ids("", calls=[("write", long)]))
+    history = [SYSTEM, USER, first.echo, result(first, "r")]
+    second = talk.call(history, reply_ids("", calls=[("run", "{}")]))
+    short = copy.deepcopy(first.echo)
+    short["tool_calls"][0]["function"]["arguments"] = '{"text": "[elided]"}'
+    history = [SYSTEM, USER, short, result(first, "r"), second.echo, result(second, "r")]
+    third = talk.call(history, reply_ids("c"))
+
+    assert len(talk.sent[third.call]) < len(talk.sent[second.call]) - 2900
+    assert [None, None, "edited"] == talk.forks()
+    assert {second.call, third.call} == {leaf.id for leaf in talk.tree.leaves()}
+    talk.check()
+
+
+def test_an_edited_echo_still_proves_that_the_reply_was_received(talk):
+    call = ("run", '{"a": 1}')
+    first = talk.call([SYSTEM, USER], reply_ids("", calls=[call]), deliver=False)
+    echo = copy.deepcopy(first.echo)
+    echo["tool_calls"][0]["function"]["arguments"] = '{"a": 2}'
+    talk.call([SYSTEM, USER, echo, result(first, "r")], reply_ids("b"))
+
+    assert talk.tree.calls[first.call].committed is not None
+    assert [None, "edited"] == talk.forks()
     talk.check()
 
 

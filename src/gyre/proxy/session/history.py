@@ -16,7 +16,6 @@ of tool results, because templates fold such runs into one turn. Decoded message
 their digests are, under a hash of the bytes they came in.
 """
 
-import json
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from hashlib import blake2b
 from xxhash import xxh3_128_digest
 
 from gyre.proxy.dialects.base import Dialect, MediaParts, ParsedRequest
+from gyre.proxy.session.arguments import canonical_arguments
 from gyre.types.conversation import Message, Role, Tool, ToolCall
 from gyre.types.errors import RequestError
 from gyre.types.ids import SegmentId
@@ -42,6 +42,8 @@ class MatchDigests:
     each with the thinking that was said, then, where none was said, with any."""
     as_input: bytes
     """The same message given as input before."""
+    payloads: tuple[bytes, ...] = ()
+    """Those of `sampled` that hold all that its tool calls say."""
 
 
 class MessageDigests:
@@ -72,8 +74,11 @@ class MessageDigests:
             return MatchDigests(sampled=(), as_input=self._as_input(message))
         # Dialects need not echo thinking; its absence says nothing, so it matches any (T20).
         thoughts = [_thought(message)] if message.reasoning else [_thought(message), _ANY]
+        sampled = self._replies(message, thoughts)
         return MatchDigests(
-            sampled=self._replies(message, thoughts), as_input=self._as_input(message)
+            sampled=sampled,
+            as_input=self._as_input(message),
+            payloads=sampled[len(thoughts) :],
         )
 
     def reply(self, message: Message) -> tuple[bytes, ...]:
@@ -111,43 +116,6 @@ def _thought(message: Message) -> tuple[str, ...]:
 
 def _payload(call: ToolCall) -> tuple[str, str]:
     return call.name, canonical_arguments(call.arguments)
-
-
-def canonical_arguments(text: str) -> str:
-    """One spelling for arguments that differ in key order, spaces or escapes only.
-
-    Text that is not plain JSON (duplicate keys, NaN, overflow, absurd nesting) stays as it is: it
-    equals itself and nothing else (T18).
-    """
-    try:
-        value = json.loads(
-            text or "{}",
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_refuse,
-            parse_float=_finite,
-        )
-        canonical = json.dumps({} if value is None else value, sort_keys=True)
-    except (ValueError, RecursionError):
-        return "raw " + text
-    return "json " + canonical
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("duplicate keys")
-    return found
-
-
-def _refuse(constant: str) -> object:
-    raise ValueError(constant)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError(text)
-    return value
 
 
 HASH_BYTES = 16

@@ -238,7 +238,7 @@ class Session:
             role=pending.classified.role,
             harness=pending.classified.harness,
             agent=pending.classified.agent,
-            fork=self._fork(prompt, anchor, inputs, flags),
+            fork=self._fork(pending.place, prompt, anchor, inputs, flags),
             ambiguous=pending.place.ambiguous,
             trim=prompt.trim,
             sampling=pending.sampling,
@@ -338,6 +338,7 @@ class Session:
 
     def _fork(
         self,
+        place: PrefixMatch,
         prompt: Prompt,
         anchor: SegmentId,
         inputs: tuple[NewSegment, ...],
@@ -351,11 +352,14 @@ class Session:
             return "echo-mismatch"
         if anchor == ROOT:
             return "new-root"
+        says = any(new.label == "assistant" for new in inputs)
+        if says and place.edited:
+            return "edited"
         if prompt.rerendered:
             return "rerendered"
         if segment.depth == 1 and segment.call is None:
             return "new-conversation"
-        if any(new.label == "assistant" for new in inputs):
+        if says:
             return "injected"
         here = any(tree.calls_at(anchor))
         if segment.call is not None:
