@@ -39,8 +39,8 @@ COMMANDS = {
     "task": "--sandbox action tasks",
     "proxy": (
         "--body-bytes --calls-at-once --calls-per-minute --capacity --context --engine --family "
-        "--hold --honour-sampling --host --idle --kv --max-tokens --model --open --ping --port "
-        "--routed --run --temperature --thinking --top-k --top-p"
+        "--hold --honour-sampling --host --idle --kv --max-tokens --media-placeholder --model "
+        "--open --ping --port --routed --run --temperature --thinking --top-k --top-p"
     ),
     "serve": (
         "--api-key-file --body-bytes --capacity --device --dtype --host --kv-tokens --name "

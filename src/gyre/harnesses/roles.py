@@ -34,7 +34,7 @@ SCRIPTS = (GENERIC, declared.NAME)
 
 
 def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classification:
-    """The call's class; `known` is False where no table, version or marker covers it.
+    """The call's class, with a doubt where no table, version or marker covers it.
 
     `subagents` are the agents that earlier calls of the execution were classified with, because
     a harness may name an agent's parent in some of its calls only.
@@ -42,4 +42,4 @@ def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classificati
     for table in TABLES:
         if table.recognises(evidence):
             return table.classify(evidence, subagents)
-    return Classification(role="main", harness=GENERIC, known=False)
+    return Classification(role="main", harness=GENERIC, doubt="unknown-harness")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gyre.proxy.dialects.anthropic import AnthropicMessages
+from gyre.proxy.dialects.base import MediaParts
 from gyre.types.conversation import Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import (
     ContextOverflow,
@@ -188,6 +189,32 @@ def test_markers_and_block_form_do_not_change_what_is_said(role: str):
     assert said == read({"role": role, "content": [cited], "extra": 1})
 
 
+def test_an_image_or_a_document_is_read_as_a_placeholder():
+    """As Claude Code sends what its tool Read makes of a picture, and of a PDF."""
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png"}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [picture, picture]}
+    paper = {"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}
+    media = MediaParts("<{kind}, {kind}>")
+    sent = {"role": "user", "content": [result, {"type": "text", "text": "look"}, paper]}
+    messages = DIALECT.read(raw(sent), media)
+
+    assert media.is_met
+    assert messages == (
+        Message(role="tool", text="<image, image>\n<image, image>", answers="a"),
+        Message(role="user", text="look\n<document, document>"),
+    )
+    assert (Message(role="user", text="[image omitted]"),) == read(
+        {"role": "user", "content": [picture]}
+    )
+
+
+def test_text_is_no_media():
+    media = MediaParts()
+    DIALECT.read(raw({"role": "user", "content": "[image omitted]"}), media)
+
+    assert not media.is_met
+
+
 def test_whitespace_in_text_is_kept():
     """T20: differences in whitespace are differences."""
     assert read({"role": "user", "content": "a "}) != read({"role": "user", "content": "a"})
@@ -256,21 +283,26 @@ def test_a_reference_to_a_tool_is_told_in_words():
             "content[0].text: expected a string, got nothing",
         ),
         (
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]},
-            "content[1]: image blocks are not supported here; expected text or tool_result",
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "video"}]},
+            "content[1]: video blocks are not supported here; "
+            "expected text, image, document or tool_result",
         ),
         (
             {
                 "role": "user",
                 "content": [
-                    {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "document"}]}
+                    {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "search"}]}
                 ],
             },
-            "content[0].content[0]: document blocks are not supported here; expected text",
+            "content[0].content[0]: search blocks are not supported here; expected text",
         ),
         (
             {"role": "user", "content": [{"type": "tool_result"}]},
             "content[0].tool_use_id: expected a call's id, got nothing",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "image"}]},
+            "content[0]: image blocks are not supported here; expected text, thinking or tool_use",
         ),
         (
             {"role": "assistant", "content": [{"type": "tool_result"}]},

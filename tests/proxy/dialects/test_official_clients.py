@@ -95,9 +95,11 @@ def gpt(parrot: Parrot) -> Iterator[openai.OpenAI]:
 
 def reply(**said: Any) -> Reply:
     finish = said.pop("finish", "tool_calls" if said.get("calls") else "stop")
+    stop_sequence = said.pop("stop_sequence", None)
     return Reply(
         message=Message(role="assistant", **said),
         finish=finish,
+        stop_sequence=stop_sequence,
         usage=Usage(prompt_tokens=100, output_tokens=7, cached_tokens=60),
         model="policy",
         id=said.pop("id", "c1"),
@@ -112,6 +114,7 @@ REPLIES = {
     "parallel calls": reply(reasoning="hm", calls=(CALL, OTHER)),
     "text and call": reply(text="look", calls=(CALL,)),
     "cut": reply(text="cut", finish="length"),
+    "stopped": reply(text="keep ", stop_sequence="STOP"),
     "nothing": reply(),
 }
 
@@ -143,6 +146,7 @@ def ask_claude(client: anthropic.Anthropic, parrot: Parrot, said: Reply, *, stre
         ("parallel calls", "tool_use", ["thinking", "tool_use", "tool_use"]),
         ("text and call", "tool_use", ["text", "tool_use"]),
         ("cut", "max_tokens", ["text"]),
+        ("stopped", "stop_sequence", ["text"]),
         ("nothing", "end_turn", []),
     ],
 )
@@ -154,6 +158,7 @@ def test_anthropics_client_reads_a_reply(
 
     anthropic.types.Message.model_validate(message.to_dict(), strict=True)
     assert ("msg_c1", "policy", stop_reason) == (message.id, message.model, message.stop_reason)
+    assert REPLIES[name].stop_sequence == message.stop_sequence
     assert kinds == [block.type for block in message.content]
     assert (40, 60, 0, 7) == (
         message.usage.input_tokens,

@@ -214,6 +214,24 @@ def test_a_custom_call_is_a_call_with_one_argument():
     assert {"input": 'a "b"\n'} == json.loads(message.calls[0].arguments)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("input_image", "[image omitted]"),
+        ("input_file", "[file omitted]"),
+        ("input_audio", "[audio omitted]"),
+    ],
+)
+def test_a_part_that_is_no_text_is_read_as_a_placeholder(kind: str, text: str):
+    """As Codex sends what its tool view_image shows, in one version or another."""
+    parts = [{"type": kind, "image_url": "data:image/png;base64,AA", "detail": "auto"}]
+    message = read(type="message", role="user", content=parts)
+    output = read(type="function_call_output", call_id="c", output=parts)
+
+    assert (Message(role="user", text=text),) == message
+    assert (Message(role="tool", text=text, answers="c"),) == output
+
+
 @pytest.mark.parametrize("kind", ["function_call_output", "custom_tool_call_output"])
 def test_outputs_answer_their_call(kind: str):
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
@@ -246,16 +264,20 @@ def test_outputs_answer_their_call(kind: str):
             "role: expected user, assistant, system or developer, got 'robot'",
         ),
         (
-            {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
-            "content[0]: input_image parts are not supported; expected text",
+            {"role": "user", "content": [{"type": "input_model"}]},
+            "content[0]: input_model parts are not supported; expected text",
         ),
         (
             {
                 "type": "function_call_output",
                 "call_id": "c",
-                "output": [{"type": "input_text", "text": "a"}, {"type": "input_image"}],
+                "output": [{"type": "input_text", "text": "a"}, {"type": "input_model"}],
             },
-            "output[1]: input_image parts are not supported; expected text",
+            "output[1]: input_model parts are not supported; expected text",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "input_image"}]},
+            "content[0]: input_image parts are not supported; expected text",
         ),
         ({"type": "function_call", "name": "x"}, "call_id: required, but missing"),
         (

@@ -7,7 +7,7 @@ import xxhash
 
 from gyre.net import sse
 from gyre.proxy.dialects import base, typed_tools
-from gyre.proxy.dialects.base import ParsedRequest, RequestReader
+from gyre.proxy.dialects.base import MediaParts, ParsedRequest, RequestReader
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import RequestError
@@ -32,6 +32,7 @@ _ERROR_TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
+_MEDIA = frozenset({"image", "document"})
 _SETTINGS = (
     "temperature",
     "top_p",
@@ -163,12 +164,12 @@ class AnthropicMessages:
         text = "\n".join(text for text in texts if text is not None)
         return (Message(role="system", text=text),) if text else ()
 
-    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
+    def read(self, raw: msgspec.Raw, media: MediaParts | None = None) -> tuple[Message, ...]:
         sent = base.decode(_MESSAGE, raw)
         blocks = _blocks(sent.content)
         match sent.role:
             case "user":
-                return tuple(_read_user(blocks))
+                return tuple(_read_user(blocks, media or MediaParts()))
             case "assistant":
                 return (_read_assistant(blocks),)
             case "system":
@@ -202,9 +203,9 @@ class AnthropicMessages:
             _envelope(reply)
             | {
                 "content": [_inlined(block) for block in _written(reply.message)],
-                "stop_reason": _STOP_REASONS[reply.finish],
                 "usage": _usage(reply.usage),
             }
+            | _ending(reply)
         )
 
     def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
@@ -214,8 +215,7 @@ class AnthropicMessages:
         frames = [sse.named("message_start", {"type": "message_start", "message": start})]
         for index, block in enumerate(_written(reply.message)):
             frames += _block_frames(index, block)
-        delta = {"stop_reason": _STOP_REASONS[reply.finish], "stop_sequence": None}
-        end = {"type": "message_delta", "delta": delta, "usage": usage}
+        end = {"type": "message_delta", "delta": _ending(reply), "usage": usage}
         frames += [
             sse.named("message_delta", end),
             sse.named("message_stop", {"type": "message_stop"}),
@@ -300,7 +300,7 @@ def _without_billing(text: str) -> str | None:
     return rest or None
 
 
-def _texts(blocks: Sequence[_Block], where: str) -> list[str]:
+def _texts(blocks: Sequence[_Block], where: str, media: MediaParts | None = None) -> list[str]:
     texts = []
     for index, block in enumerate(blocks):
         place = f"{where}[{index}]"
@@ -310,6 +310,8 @@ def _texts(blocks: Sequence[_Block], where: str) -> list[str]:
             case "tool_reference":
                 named = base.require(block.tool_name, f"{place}.tool_name", "the name of a tool")
                 texts.append(f"tool_reference: {named}")
+            case kind if media is not None and kind in _MEDIA:
+                texts.append(media.text(kind))
             case _:
                 raise _unsupported(block, place, "text")
     return texts
@@ -324,7 +326,7 @@ def _unsupported(block: _Block, place: str, expected: str) -> RequestError:
     return RequestError(f"{kind} blocks are not supported here; expected {expected}", where=place)
 
 
-def _read_user(blocks: Sequence[_Block]) -> list[Message]:
+def _read_user(blocks: Sequence[_Block], media: MediaParts) -> list[Message]:
     """Tool results and runs of text as messages of their own, in the order they were sent."""
     messages: list[Message] = []
     texts: list[str] = []
@@ -343,10 +345,12 @@ def _read_user(blocks: Sequence[_Block]) -> list[Message]:
             case "tool_result":
                 close()
                 call = base.require(block.tool_use_id, f"{place}.tool_use_id", "a call's id")
-                text = "\n".join(_texts(_blocks(block.content), f"{place}.content"))
+                text = "\n".join(_texts(_blocks(block.content), f"{place}.content", media))
                 messages.append(Message(role="tool", text=text, answers=call))
+            case kind if kind in _MEDIA:
+                texts.append(media.text(kind))
             case _:
-                raise _unsupported(block, place, "text or tool_result")
+                raise _unsupported(block, place, "text, image, document or tool_result")
     close()
     return messages or [Message(role="user")]
 
@@ -395,6 +399,14 @@ def _envelope(reply: Reply) -> dict[str, object]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
+    }
+
+
+def _ending(reply: Reply) -> dict[str, object]:
+    stopped = reply.stop_sequence is not None
+    return {
+        "stop_reason": "stop_sequence" if stopped else _STOP_REASONS[reply.finish],
+        "stop_sequence": reply.stop_sequence,
     }
 
 

@@ -4,7 +4,8 @@ What a dialect is: a translator between one wire format and conversations, and n
 
 Rule 1: a dialect knows nothing of executions, trees or engines.
 Rule 2: messages stay undecoded bytes in a Wire, so that a long history already seen costs a hash.
-Rule 3: what `read`, `read_system` and `read_tools` return depends on their bytes alone.
+Rule 3: what `read`, `read_system` and `read_tools` return depends on their bytes alone, and on
+the placeholder of media.
 """
 
 import re
@@ -15,7 +16,7 @@ from typing import Annotated, Generic, Protocol, TypeVar
 import msgspec
 
 from gyre.types.call_records import Evidence
-from gyre.types.conversation import Message, Reply, Tool
+from gyre.types.conversation import MEDIA_PLACEHOLDER, Message, Reply, Tool
 from gyre.types.errors import RequestError, TooLarge
 
 
@@ -58,6 +59,20 @@ class ParsedRequest:
         return None if self.most_calls == 0 else self.tools
 
 
+class MediaParts:
+    """What stands for parts of a message that are no text."""
+
+    def __init__(self, placeholder: str = MEDIA_PLACEHOLDER) -> None:
+        self._placeholder = placeholder
+        self.is_met = False
+        """Whether there was one."""
+
+    def text(self, kind: str) -> str:
+        """In place of a part of this kind."""
+        self.is_met = True
+        return self._placeholder.replace("{kind}", kind)
+
+
 class Dialect(Protocol):
     """One of the three wire formats (SPEC 4.6)."""
 
@@ -87,8 +102,11 @@ class Dialect(Protocol):
 
     def read_system(self, raw: msgspec.Raw) -> tuple[Message, ...]: ...
 
-    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
-        """One wire message (or item) as zero or more messages, volatile text taken out."""
+    def read(self, raw: msgspec.Raw, media: "MediaParts | None" = None) -> tuple[Message, ...]:
+        """One wire message (or item) as zero or more messages, volatile text taken out.
+
+        `media` stands for parts that are no text, and takes note of them.
+        """
         ...
 
     def read_tools(self, raw: msgspec.Raw) -> tuple[Tool, ...]:
@@ -329,13 +347,26 @@ def schema_of(raw: msgspec.Raw, where: str) -> str:
     return text_of(raw, where) or _NO_PARAMETERS
 
 
-def texts_of(content: str | list[Part] | None, where: str, *, kinds: Collection[str]) -> list[str]:
-    """The texts of parts of these kinds; a string is one part, and none at all is no part (T20)."""
+def texts_of(
+    content: str | list[Part] | None,
+    where: str,
+    *,
+    kinds: Collection[str],
+    omitted: Mapping[str, str] | None = None,
+    media: MediaParts | None = None,
+) -> list[str]:
+    """The texts of parts of these kinds; a string is one part, and none at all is no part (T20).
+
+    `omitted`: types of parts that `media` stands for, and what it calls them.
+    """
     if content is None or isinstance(content, str):
         return [content or ""]
     texts = []
     for index, part in enumerate(content):
         place = f"{where}[{index}]"
+        if media is not None and omitted is not None and part.type in omitted:
+            texts.append(media.text(omitted[part.type]))
+            continue
         if part.type not in kinds:
             kind = part.type[:40]
             raise RequestError(f"{kind} parts are not supported; expected text", where=place)

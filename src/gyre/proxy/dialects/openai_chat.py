@@ -8,7 +8,7 @@ import msgspec
 
 from gyre.net import sse
 from gyre.proxy.dialects import base
-from gyre.proxy.dialects.base import ParsedRequest, RequestReader
+from gyre.proxy.dialects.base import MediaParts, ParsedRequest, RequestReader
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall
 from gyre.types.errors import ContextOverflow, RequestError
@@ -72,6 +72,7 @@ _REFUSED = {
     "moderation": "this proxy moderates nothing; expected none",
 }
 _TEXT_PARTS = frozenset({"text"})
+_MEDIA = {"image_url": "image", "input_audio": "audio", "video_url": "video", "file": "file"}
 
 
 class _StreamOptions(msgspec.Struct):
@@ -192,9 +193,16 @@ class OpenAIChat:
         """Nothing: this dialect's system text is one of its messages."""
         return ()
 
-    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
+    def read(self, raw: msgspec.Raw, media: MediaParts | None = None) -> tuple[Message, ...]:
         sent = base.decode(_MESSAGE, raw)
-        texts = base.texts_of(sent.content, "content", kinds=_TEXT_PARTS)
+        omitted = _MEDIA if sent.role in ("user", "tool") else None
+        texts = base.texts_of(
+            sent.content,
+            "content",
+            kinds=_TEXT_PARTS,
+            omitted=omitted,
+            media=media or MediaParts(),
+        )
         match sent.role:
             case "system" | "developer":
                 return (Message(role="system", text="\n".join(texts)),)

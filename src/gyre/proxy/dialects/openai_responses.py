@@ -7,7 +7,7 @@ import msgspec
 
 from gyre.net import sse
 from gyre.proxy.dialects import base, openai_chat, typed_tools
-from gyre.proxy.dialects.base import ParsedRequest, RequestReader
+from gyre.proxy.dialects.base import MediaParts, ParsedRequest, RequestReader
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Message, Reply, Role, Tool, ToolCall, Usage
 from gyre.types.errors import RequestError
@@ -242,6 +242,9 @@ _ROLES: Mapping[str, Role] = {
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "reasoning_text", "summary_text"})
 
 
+_MEDIA = {"input_image": "image", "input_file": "file", "input_audio": "audio"}
+
+
 class _Body(msgspec.Struct):
     model: str
     input: str | list[msgspec.Raw]
@@ -363,19 +366,20 @@ class OpenAIResponses:
         text = base.decode(_INSTRUCTIONS, raw, "instructions")
         return (Message(role="system", text=text),) if text else ()
 
-    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
+    def read(self, raw: msgspec.Raw, media: MediaParts | None = None) -> tuple[Message, ...]:
+        media = media or MediaParts()
         sent = base.decode(_KIND, raw)
         kind = "message" if sent.type is None and sent.role is not None else sent.type
         match kind:
             case "message":
-                return (_read_message(base.decode(_MESSAGE, raw)),)
+                return (_read_message(base.decode(_MESSAGE, raw), media),)
             case "reasoning":
                 return _read_reasoning(base.decode(_REASONING, raw))
             case "function_call" | "custom_tool_call":
                 return (_read_call(base.decode(_CALL, raw), custom=kind == "custom_tool_call"),)
             case "function_call_output" | "custom_tool_call_output":
                 output = base.decode(_OUTPUT, raw)
-                text = "\n".join(_texts(output.output, "output"))
+                text = "\n".join(_texts(output.output, "output", media))
                 return (Message(role="tool", text=text, answers=output.call_id, name=output.name),)
             case "local_shell_call" | "shell_call" | "apply_patch_call":
                 return (typed_tools.read_call(raw, kind.removesuffix("_call")),)
@@ -462,17 +466,20 @@ def _metadata(sent: _Body) -> dict[str, str]:
     return flat | {key: str(value) for key, value in named.items()}
 
 
-def _texts(content: str | list[base.Part] | None, where: str) -> list[str]:
-    return base.texts_of(content, where, kinds=_TEXT_PARTS)
+def _texts(
+    content: str | list[base.Part] | None, where: str, media: MediaParts | None = None
+) -> list[str]:
+    return base.texts_of(content, where, kinds=_TEXT_PARTS, omitted=_MEDIA, media=media)
 
 
-def _read_message(item: _MessageItem) -> Message:
+def _read_message(item: _MessageItem, media: MediaParts) -> Message:
     if item.role not in _ROLES:
         known = "user, assistant, system or developer"
         raise RequestError(f"expected {known}, got {item.role[:40]!r}", where="role")
     role = _ROLES[item.role]
     between = "" if role == "assistant" else "\n"
-    return Message(role=role, text=between.join(_texts(item.content, "content")))
+    texts = _texts(item.content, "content", media if role == "user" else None)
+    return Message(role=role, text=between.join(texts))
 
 
 def _read_reasoning(item: _ReasoningItem) -> tuple[Message, ...]:
