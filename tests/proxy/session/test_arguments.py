@@ -8,7 +8,11 @@ from gyre.proxy.session.arguments import is_same_call
 from gyre.types.conversation import Tool, ToolCall
 
 SCHEMA = {"type": "object", "properties": {"timeout": {"type": "integer", "default": 120}}}
-TOOLS = [Tool(name="Bash", description="", parameters=json.dumps(SCHEMA))]
+FREE = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+TOOLS = [
+    Tool(name="Bash", description="", parameters=json.dumps(SCHEMA)),
+    Tool(name="patch", description="", parameters=json.dumps(FREE)),
+]
 
 
 def is_same(sampled, echo, *, name="Write", echoed_name=None):
@@ -37,8 +41,6 @@ def is_same(sampled, echo, *, name="Write", echoed_name=None):
         ("{a: 1", {"__unparsedToolInput": {"raw": "{a: 1", "len": 5}}),
         ("{a: 1" * 900, {"__unparsedToolInput": {"raw": ("{a: 1" * 900)[:2048], "len": 4500}}),
         ("{a: 1", '"{a: 1"'),
-        ({"input": "free", "more": 1}, {"input": "free"}),
-        ('{"patch": "x"}', {"input": '{"patch": "x"}'}),
     ],
 )
 def test_what_only_looks_otherwise_is_the_same(sampled, echo):
@@ -60,11 +62,12 @@ def test_what_only_looks_otherwise_is_the_same(sampled, echo):
         ({"a": "5000"}, {"a": "5000.0"}),
         ({"a": [1, 2]}, {"a": [2, 1]}),
         ({"a": 10**400}, {"a": 1}),
+        ({"a": 10**400}, {"a": 10**401}),
         ({"a": 1}, "[elided]"),
         ("{a: 1", {}),
         ("{a: 1", {"__unparsedToolInput": {"raw": ""}}),
         ("[" * 5000 + "]" * 5000, "[" * 4999 + "]" * 4999),
-        ({"input": "free"}, {"input": "other"}),
+        ({"input": "free", "more": 1}, {"input": "free"}),
     ],
 )
 def test_a_real_edit_is_one(sampled, echo):
@@ -102,6 +105,13 @@ def test_claude_code_takes_a_change_of_folder_out_of_commands(sampled, echo, sam
     assert same is is_same({"command": sampled} | timeout, {"command": echo} | timeout, name="Bash")
     assert not is_same({"command": sampled} | timeout, {"command": echo}, name="Bash")
     assert not is_same({"command": sampled}, {"command": echo}, name="Other")
+
+
+def test_a_tool_that_takes_free_text_gets_one_argument():
+    """All that was sampled where none has the name, and else no other."""
+    assert is_same({"input": "free", "more": 1}, {"input": "free"}, name="patch")
+    assert is_same('{"text": "x"}', {"input": '{"text": "x"}'}, name="patch")
+    assert not is_same({"input": "free"}, {"input": "other"}, name="patch")
 
 
 def test_opencode_renames_a_call_that_it_cannot_make():

@@ -88,9 +88,14 @@ def _is_same(before: Any, after: Any, sampled: ToolCall, tools: Sequence[Tool]) 
         return True
     if not isinstance(before, dict) or not isinstance(after, dict):
         return False
-    if list(after) == [CUSTOM]:
+    properties = _properties(sampled.name, tools)
+    if list(properties) == list(after) == [CUSTOM]:
         return _holds_text(after, sampled.arguments) or _agree(before.get(CUSTOM), after[CUSTOM])
-    defaults = _defaults(sampled.name, tools)
+    defaults = {
+        key: schema["default"]
+        for key, schema in properties.items()
+        if isinstance(schema, dict) and "default" in schema
+    }
     if _agree(defaults | before, defaults | after):
         return True
     return sampled.name == CLAUDE_SHELL and _is_same_command(before, after)
@@ -117,7 +122,7 @@ def _agree(old: Any, new: Any) -> bool:
     if isinstance(old, bool) or isinstance(new, bool):
         return old is new
     if isinstance(old, int | float) and isinstance(new, int | float):
-        return old == new or _as_double(old) == _as_double(new)
+        return old == new or _is_same_double(old, new)
     return old in _NOTHING and new in _NOTHING
 
 
@@ -137,11 +142,12 @@ def _spells(text: str, value: Any) -> bool:
     return not isinstance(spelled, str) and _agree(spelled, value)
 
 
-def _as_double(number: float) -> float | None:
+def _is_same_double(old: float, new: float) -> bool:
+    """Whether JavaScript takes both for the same number."""
     try:
-        return float(number)
+        return float(old) == float(new)
     except OverflowError:
-        return None
+        return False
 
 
 def _holds_text(after: Any, sampled: str) -> bool:
@@ -154,18 +160,13 @@ def _holds_text(after: Any, sampled: str) -> bool:
     return bool(after.get(CUSTOM) == sampled)
 
 
-def _defaults(name: str, tools: Sequence[Tool]) -> dict[str, Any]:
-    """Arguments of a tool that its schema gives values to."""
+def _properties(name: str, tools: Sequence[Tool]) -> dict[str, Any]:
+    """What a tool's schema says of its arguments."""
     for tool in tools:
         if tool.name == name:
             schema = json.loads(tool.parameters)
-            properties = schema.get("properties") if isinstance(schema, dict) else None
-            items = properties.items() if isinstance(properties, dict) else ()
-            return {
-                key: one["default"]
-                for key, one in items
-                if isinstance(one, dict) and "default" in one
-            }
+            found = schema.get("properties") if isinstance(schema, dict) else None
+            return found if isinstance(found, dict) else {}
     return {}
 
 
@@ -175,7 +176,7 @@ def _is_same_command(before: Mapping[str, Any], after: Mapping[str, Any]) -> boo
         return False
     # It also halves the backslashes before a semicolon.
     spelled = (old, old.replace("\\\\;", "\\;"))
-    if not any(one == new or _is_without_change(one, new) for one in spelled):
+    if new not in spelled and not any(_is_without_change(text, new) for text in spelled):
         return False
     return _agree({**before, "command": new}, after)
 

@@ -381,7 +381,7 @@ class HistoryReader:
     def omits_media(self, dialect: Dialect, hashes: list[bytes]) -> bool:
         """Whether any of these messages, all of them read before, had parts left out."""
         seen = self._with_media
-        return bool(seen) and any((dialect.name, one) in seen for one in hashes)
+        return bool(seen) and any((dialect.name, digest) in seen for digest in hashes)
 
     def read(
         self,

@@ -83,7 +83,7 @@ def _walk(
                 cuts[node.id] = echo.tokens or 0
                 echoed.append(echo)
         if not found:
-            # Its id was minted for it, so that whoever edited it has received it.
+            # Their ids were minted for them, so that a harness that edits them has received them.
             echoed += (CallEchoed(call=node.id) for node in edited if node.committed is None)
             break
         front = found
@@ -114,10 +114,10 @@ def _step(
     for segment in front:
         for key in keys.sampled:
             if sampled := tree.find(segment, key):
-                for one in sampled:
-                    node = _edited(tree, one, history, unit)
+                for candidate in sampled:
+                    node = _edited(tree, candidate, history, unit)
                     if node is None:
-                        found[one] = None
+                        found[candidate] = None
                     else:
                         edited.append(node)
                 break
