@@ -132,7 +132,7 @@ def _simple_commands(command: str, where: Path) -> list[list[str]]:
 
 
 def _starts_pytest(words: list[str]) -> bool | None:
-    """Looks behind programs that start another; None: it is named, and nobody knows what for."""
+    """Looks behind programs that start another; None: it is named in another way."""
     left = list(words)
     while left:
         word, *left = left
