@@ -229,7 +229,7 @@ def shared_gpu(config: RunConfig, *, devices: int) -> Iterator[str]:
     is_on_gpu = devices > 0 and asked.partition(":")[0] == "cuda"
     if total == 1 or cells.share_devices or not is_on_gpu or config.cluster.kind != "local":
         return
-    names = [f"{'cell' if one < cells.count else 'engine'}-{one}" for one in range(total)]
+    names = [f"{'cell' if number < cells.count else 'engine'}-{number}" for number in range(total)]
     yield (
         f"cells.share_devices: expected true where {', '.join(names[:-1])} and {names[-1]} are all "
         f"on cuda:{_number(asked)}, because no cell is put on another GPU of a machine, found "

@@ -117,8 +117,14 @@ def result_of(folder: Path, one: SupervisedExecution, closed: Closed) -> EvalRes
 def failed(results: Sequence[EvalResult]) -> list[EvalResult]:
     """Those whose agent crashed or never started, or that have no score of their own."""
     endings = {ending.value for ending in FAILURES}
-    lost = [one for one in results if one.ending in endings or one.outcome is not Outcome.VALID]
-    return sorted(lost, key=lambda one: one.execution)
+    return sorted(
+        (
+            result
+            for result in results
+            if result.ending in endings or result.outcome is not Outcome.VALID
+        ),
+        key=lambda result: result.execution,
+    )
 
 
 def _last_line(attempt: Path) -> str | None:
@@ -131,7 +137,7 @@ def _last_line(attempt: Path) -> str | None:
                 lines = file.read(LAST_BYTES).decode(errors="replace").split("\n")
         except OSError:
             continue
-        return next((text for one in reversed(lines) if (text := one.strip())), None)
+        return next((text.strip() for text in reversed(lines) if text.strip()), None)
     return None
 
 
