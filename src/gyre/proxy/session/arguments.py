@@ -63,7 +63,7 @@ _MOST_CHANGES = 8
 CUSTOM = "input"
 """The one argument of a tool that takes free text; of others nothing is sent to its client."""
 
-_NOTHING = (None, "", {}, [])
+_NOTHING: tuple[Any, ...] = (None, "", {}, [])
 
 
 def is_same_call(sampled: ToolCall, echo: ToolCall, tools: Sequence[Tool]) -> bool:
