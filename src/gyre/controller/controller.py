@@ -26,7 +26,7 @@ from gyre.controller.proxy_processes import ProxyProcesses, recorded_plans
 from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.controller.resource_usage import ProcessRoots, ResourceSampler
 from gyre.controller.run_dir import SETTINGS, RunDir, RunFile, fixed_settings
-from gyre.controller.run_loop import Decided, Display, Listener, RunLoop
+from gyre.controller.run_loop import Decided, Display, Listener, RunLoop, warn
 from gyre.journal.journal import Header, Journal, JournalContents
 from gyre.model import checkpoint_store
 from gyre.net.http_server import listener, serving, told_to_stop
@@ -36,13 +36,15 @@ from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import JOURNAL_EVENTS, plain_shape
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.files import replace as replace_file
-from gyre.types.errors import ConfigError, GyreError, TakenOver
+from gyre.types.errors import CellGone, ConfigError, GyreError, ProcessKilled, TakenOver
 from gyre.types.ids import ExecutionId
 from gyre.types.protocols import Cluster
 from gyre.types.run_events import TOLD, RunEnded
 
 BEAT_S = 1.0
 """How often `tick` is called."""
+MOST_FIRST_STARTS = 3
+"""Times that a run may begin whose processes are killed before it has begun."""
 SETTLE_S = 10.0
 """How long the journal may take to record the end of a run that is asked to stop."""
 
@@ -85,6 +87,20 @@ class Controller:
     async def work(self) -> StopReason | None:
         """Why the run ended; None if it was asked to stop."""
         stop_requested = told_to_stop()
+        num_starts = 1
+        while True:
+            try:
+                return await self._once(stop_requested)
+            except (ProcessKilled, CellGone) as error:
+                if self._has_begun or num_starts == MOST_FIRST_STARTS or stop_requested.is_set():
+                    raise
+                warn(f"the run begins again, because a process of it was killed: {error}")
+            num_starts += 1
+            # It is as another controller would find it.
+            self._resumes = True
+            await asyncio.sleep(BEAT_S)
+
+    async def _once(self, stop_requested: asyncio.Event) -> StopReason | None:
         try:
             async with AsyncExitStack() as stack:
                 stack.push(self._say_what_is_left)

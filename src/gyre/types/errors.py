@@ -36,6 +36,10 @@ class ConfigError(GyreError):
     """The command or run file asks for what cannot be."""
 
 
+class ProcessKilled(ConfigError):
+    """A process was killed before it took requests, which says nothing of what was asked for."""
+
+
 class RequestError(GyreError):
     """A client's request is refused, with the HTTP status that says so in every dialect."""
 
