@@ -110,7 +110,7 @@ def read_description(folder: Path) -> Description:
 def describe(config: Mapping[str, Any], *, where: str) -> Description:
     """A configuration, checked; fields that change nothing here are left out.
 
-    A field that nobody here knows may change what is computed, and is refused.
+    An unknown field may change what is computed, and is refused.
     """
     look = _Fields(config, where)
     kind = config.get("model_type")

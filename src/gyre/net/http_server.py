@@ -176,18 +176,18 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _RequestParser(httptools.HttpRequestParser):  # type: ignore[misc]
+class _RequestParser(httptools.HttpRequestParser):
     """Reads a request that wishes for another protocol as one without that wish.
 
     Left alone, the parser ends such a request at its head, and takes its body for bytes of a
-    protocol that nobody here speaks.
+    protocol that is not spoken here.
     """
 
     def __init__(self, protocol: "BoundedHttpProtocol") -> None:
         super().__init__(protocol)
         self._protocol = protocol
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Any) -> None:
         feed, rest = super().feed_data, memoryview(data)
         while rest:
             try:

@@ -27,7 +27,7 @@ def sync(path: Path) -> None:
 
 def read_bounded(path: Path, most_bytes: int) -> bytes:
     """A file's contents; OSError for more than that, and for what is no plain file."""
-    # Without waiting for whoever writes a pipe.
+    # Without waiting for the writer of a pipe.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
