@@ -15,6 +15,7 @@ from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
 from gyre.cell.weight_sync import WeightPublisher
 from gyre.model.cuda_ipc import IpcMemory
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
+from gyre.trainer.distributed.rank_trainer import RankTrainer
 from gyre.trainer.offload import Snapshot, oom_guard, synchronize
 from gyre.trainer.protocol import CellTrainer
 from gyre.types.errors import CellError
@@ -226,7 +227,7 @@ def check_held(cell: int, held: set[int], leases: Leases) -> None:
         raise CellError(f"the sum of cell {cell} is not of its leases: {odd} differ")
 
 
-def keep_weights(trainer: CellTrainer) -> StepReport:
+def keep_weights(trainer: CellTrainer | RankTrainer) -> StepReport:
     """The step of a batch without a target: the next version has the same weights (SPEC 3.3)."""
     trainer.clear()
     trainer.version += 1
