@@ -329,15 +329,21 @@ class Supervisors:
         try:
             yield
         except OSError as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                warn(f"a file of an execution cannot be read or written, which waits: {error}")
+            self._note(error)
+
+    def _note(self, error: OSError) -> None:
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            warn(f"a file of an execution cannot be read or written, which waits: {error}")
 
     async def _insist(self, execution: SupervisedExecution, act: Callable[[], T]) -> T | None:
         """What it gives once the disk lets it; None if the execution is cancelled before that."""
         while True:
-            with self._noting():
+            try:
                 done = await asyncio.to_thread(act)
+            except OSError as error:
+                self._note(error)
+            else:
                 self._trouble = ""
                 return done
             if execution.is_cancelled:
