@@ -17,6 +17,7 @@ from gyre.model.cuda_ipc import IpcMemory
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
 from gyre.trainer.offload import Snapshot, oom_guard, synchronize
 from gyre.trainer.protocol import CellTrainer
+from gyre.trainer.trainer import BaseTrainer
 from gyre.types.errors import CellError
 from gyre.types.protocols import Transport
 from gyre.types.training import Claim, ClaimReport, Score, StepReport
@@ -226,7 +227,7 @@ def check_held(cell: int, held: set[int], leases: Leases) -> None:
         raise CellError(f"the sum of cell {cell} is not of its leases: {odd} differ")
 
 
-def keep_weights(trainer: CellTrainer) -> StepReport:
+def keep_weights(trainer: CellTrainer | BaseTrainer) -> StepReport:
     """The step of a batch without a target: the next version has the same weights (SPEC 3.3)."""
     trainer.clear()
     trainer.version += 1
