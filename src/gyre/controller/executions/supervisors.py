@@ -105,8 +105,6 @@ class ForkedSupervisor:
 class AdoptedSupervisor:
     """A supervisor that is no child of this controller's, by its folder's lock and its log."""
 
-    __slots__ = ("_by", "_folder")
-
     def __init__(self, folder: Path, by: ProcessSignaller) -> None:
         self._folder = folder
         self._by = by
