@@ -186,7 +186,7 @@ def _dialect_of(path: str) -> Dialect:
     for route, dialect in ROUTES.items():
         if path == route or path.startswith(f"{route}/"):
             return dialect
-    return CHAT if path.startswith("/v1/") else MESSAGES
+    return CHAT if path.split("/")[1:2] == ["v1"] else MESSAGES
 
 
 def _key(exchange: Exchange) -> str | None:
