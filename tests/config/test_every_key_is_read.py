@@ -34,7 +34,7 @@ READ = {
         "endless_dispatch",
         "scheduler/config.py": "surplus supply_fraction",
         "scheduler/fleet.py": "supply_dwell_s rescue_s",
-        "scheduler/scheduler.py": "max_void steps",
+        "scheduler/scheduler.py": "max_void max_unusable steps",
         "controller/run_dir.py": "depth placement streaming extra_dispatch=schedule.phi "
         "staleness=schedule.phi",
         "controller/components.py": "publish_s join_s lease_s group_s",
@@ -90,7 +90,7 @@ READ = {
     },
     "proxy": {
         "proxy/main.py": "host port alone_s ping_s",
-        "proxy/executions.py": "honour_sampling context_tokens",
+        "proxy/executions.py": "honour_sampling context_tokens media_placeholder",
         SPECS: "shards",
     },
     "router": {

@@ -233,15 +233,15 @@ def test_a_cell_that_finds_damaged_weights_waits_for_others_and_is_not_started_i
     assert 100.0 <= scene.waited_s
 
 
-def test_a_full_disk_is_waited_for_and_said_once_and_is_no_start_in_vain(capsys):
+def test_a_full_disk_is_waited_for_and_said_once_and_is_no_start_in_vain():
     scene = Scene()
     scene.cell_processes.next = ["disk full"] * 20
 
     assert 4 == revived(scene, 1)
     assert pytest.approx(20.0) == scene.waited_s
     assert 0 == scene.heard[-1].attempt
-    said = "gyre: cell 1 waits for the disk: [Errno 28] No space left on device\n"
-    assert said == capsys.readouterr().err
+    said = "cell 1 waits for the disk: [Errno 28] No space left on device"
+    assert [said] == scene.loop.alarms
 
 
 @pytest.mark.parametrize("fault", ["never ready", "health", "enter", "leave", "load"])
