@@ -25,7 +25,7 @@ LIVE = {
     "schedule": {"staleness", "publish_s", "join_s", "lease_s", "group_s"},
     "cells": {
         *("stages", "shards", "experts", "contexts"),
-        *("engine", "server", "trainer", "threads"),
+        *("engine", "server", "trainer", "threads", "share_devices"),
     },
 }
 """Keys that a simulation has no use for."""

@@ -200,7 +200,8 @@ class CellApi:
         return ReduceReply(num_bytes=await do)
 
     async def _step(self, body: bytes) -> Any:
-        return await self._do(self._trains.step, _read(body, StepRequest).version)
+        asked = _read(body, StepRequest)
+        return await self._do(self._trains.step, asked.version, asked.has_targets)
 
     async def _spread(self, body: bytes) -> Mapping[str, float]:
         asked = _read(body, BroadcastRequest)
@@ -245,7 +246,7 @@ class CellApi:
             source = await asyncio.to_thread(self._fetched, asked, asked.given)
         else:
             await asyncio.to_thread(self._check_digest, asked)
-        await self._engine.load(source, version=asked.version, keep_kv=asked.keep_kv)
+        await self._engine.load(source, version=asked.version)
         seconds = perf_counter() - began
         if own is not None:
             if self._trains.version != asked.version:
@@ -347,7 +348,7 @@ class CellApplication:
             return
 
     def _check_key(self, exchange: Exchange) -> None:
-        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        given = exchange.bearer or ""
         if not hmac.compare_digest(given.encode(), self._key.encode()):
             message = "expected the run's token"
             raise Unauthorized(message)

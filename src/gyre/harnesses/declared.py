@@ -33,5 +33,5 @@ def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
         harness=NAME,
         agent=agent,
         parent_agent=evidence.headers.get(PARENT),
-        known=is_role,
+        doubt=None if is_role else "unknown-role",
     )

@@ -18,7 +18,7 @@ FILES = "GYRE_EVALUATION"
 """Variable with a copy of the evaluation's own files."""
 OUTPUT_FILE = "evaluation.txt"
 FILES_OF = {"reward": ("reward.json", "reward.txt")}
-"""Scores that stand in the first of several files that holds something."""
+"""Scores that stand in whichever of several files holds something; in two, they are none."""
 MOST_BYTES = 2**24
 """Of a file with a score; reports of tests are long."""
 SAID_BY_STATUS = {0: "1", 1: "0"}
@@ -86,13 +86,18 @@ class CommandEvaluator:
         if status < 0:
             raise EvaluatorError(f"{self.name} was ended by signal {-status}")
         names = FILES_OF.get(self._evaluation.score, (self._evaluation.score,))
+        found: list[str] = []
         for name in names:
             try:
-                text = _text(results, name)
+                found += [text] if (text := _text(results, name)).strip() else []
             except (OSError, UnicodeDecodeError) as error:
                 return NoAnswer(reason=f"{name} cannot be read: {error}")
-            if text.strip():
-                return EvaluatorAnswer(text=text, evidence=self._evidence(results))
+        if found[1:]:
+            # One of them may be the work of what is judged.
+            reason = f"{' and '.join(names)} both hold a score, and the task names neither"
+            return NoAnswer(reason=reason)
+        if found:
+            return EvaluatorAnswer(text=found[0], evidence=self._evidence(results))
         missing = " or ".join(names)
         if status > 0:
             raise EvaluatorError(f"{self.name} ended with status {status} and left no {missing}")
@@ -100,7 +105,10 @@ class CommandEvaluator:
 
     def _evidence(self, results: Path) -> tuple[str, ...]:
         """The files asked for that are there and hold something."""
-        return tuple(name for name in self._evaluation.evidence if _size(results, name) > 0)
+        rule = self._evaluation
+        return tuple(
+            name for name in (*rule.evidence, *rule.evidence_any) if _size(results, name) > 0
+        )
 
 
 def _size(folder: Path, name: str) -> int:

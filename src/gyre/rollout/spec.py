@@ -100,8 +100,11 @@ def write_proxy_totals(folder: Path, totals: ProxyTotals) -> None:
 
 
 def read_proxy_totals(folder: Path) -> ProxyTotals:
-    """The totals that were written last; zero if none were or they cannot be read."""
+    """The totals that were written last; zero if none were or the file holds others.
+
+    OSError where the disk does not give them: zero would make an execution a placeholder.
+    """
     try:
         return msgspec.json.decode((folder / TOLD_FILE).read_bytes(), type=ProxyTotals)
-    except (OSError, msgspec.MsgspecError):
+    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
         return ProxyTotals()

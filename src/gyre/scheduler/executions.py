@@ -278,7 +278,7 @@ class ExecutionTable:
         self._unanswered = 0
         self._held = 0
         self.counters = Counters()
-        self.ledger = OutcomeLedger(window=2 * shape.groups_per_batch)
+        self.ledger = OutcomeLedger(batch=shape.groups_per_batch)
         self.evaluations = EvaluationQueue(shape.evaluation_slots)
 
     @property
@@ -355,7 +355,11 @@ class ExecutionTable:
             self._engines.unseat((event.group, event.member))
             self._held -= 1
         # After the N-th counted reward all others are surplus, however they ended meanwhile.
-        self._close(group, event.member, Outcome.SURPLUS if is_full else event.outcome)
+        outcome = Outcome.SURPLUS if is_full else event.outcome
+        if outcome is not Outcome.SURPLUS:
+            group.num_unusable += event.is_unusable
+            group.num_usable += not event.is_unusable
+        self._close(group, event.member, outcome)
         return group
 
     def cancels(self, group: OutstandingGroup) -> Iterator[Command]:
@@ -375,7 +379,9 @@ class ExecutionTable:
         group.is_void = policies.is_void(
             counted=len(group.counted), min_valid=self._shape.min_valid
         )
-        self.ledger.became_ready(is_void=group.is_void)
+        self.ledger.became_ready(
+            is_void=group.is_void, usable=group.num_usable, unusable=group.num_unusable
+        )
         return OfferGroup(
             group=group.id,
             version=group.version,

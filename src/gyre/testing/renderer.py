@@ -133,9 +133,15 @@ class ByteRenderer:
                 (text if opener is None else inside).append(token)
         if opener == THINK:
             reasoning = self.decode(inside)
-        elif opener == CALL:
+        before = self.decode(text) if opener == CALL else None
+        if opener == CALL:
             text += inside
-        return ParsedReply(text=self.decode(text), reasoning=reasoning, calls=tuple(calls))
+        return ParsedReply(
+            text=self.decode(text),
+            reasoning=reasoning,
+            calls=tuple(calls),
+            text_before_call=before,
+        )
 
     def encode(self, text: str) -> list[int]:
         return text_ids(text)

@@ -70,7 +70,9 @@ class FollowedRun(RunFollower[RunHistory]):
     @property
     def ended(self) -> str | None:
         """Why it is over."""
-        return None if self.history is None else self.history.reason
+        if self.history is None or not self.history.is_over:
+            return None
+        return self.history.why_over(None if self.folder is None else str(self.folder))
 
     def log_of(self, execution: str) -> Path | None:
         """Its call log; None where the run keeps none."""

@@ -120,9 +120,10 @@ class LocalSandbox:
     @property
     def levels(self) -> tuple[Level, ...]:
         """What is in force, once it is prepared."""
-        found: set[Level] = {"files", "processes", "network", "privileges"}
+        found: set[Level] = {"files", "processes", "privileges"}
         if self._filter is not None:
-            found.add("seccomp")
+            # Sockets of some families belong to no network, and only the filter refuses those.
+            found |= {"network", "seccomp"}
         if self._group is not None:
             found |= self._group.levels
         bounded: dict[Level, float | None] = {
