@@ -599,7 +599,7 @@ TITLES = {
     "live-quickstart": "The quick start over three seeds",
     "page": "The page with 48 steps of 512 executions, frame by frame",
     "scheduler": "The scheduler, by the number of live executions",
-    "sim-paper": "The paper's runs in the simulator; DeepSWE and TerminalBench: invented durations",
+    "sim-paper": "The paper's runs in the simulator",
     "sim-policies": "Policies beyond the paper, on its row E0 in the simulator",
     "sim-scale": "The simulator at work",
     "scale-shards": "Short calls, 32 at once, through a proxy of one process and of two",

@@ -198,8 +198,8 @@ class Needs:
 
     @property
     def published_s(self) -> float:
-        """All of them from the node of the core's first rank, which alone offers them."""
-        return self.published_bytes / (min(1.0, self.size.nodes_per_cell) * NIC_BYTES)
+        """All of them from the nodes of one cell."""
+        return self.published_bytes / (self.size.nodes_per_cell * NIC_BYTES)
 
     @property
     def gradient_bytes(self) -> float:
@@ -208,7 +208,6 @@ class Needs:
 
     @property
     def gradient_s(self) -> float:
-        """Every rank of the core takes its own part."""
         return self.gradient_bytes / (self.size.nodes_per_cell * NIC_BYTES)
 
     @property

@@ -48,8 +48,8 @@ class Size:
 
     @property
     def state_bytes(self) -> float:
-        """Of a trainer: bf16 weights; float32 masters, two moments and sum of gradients."""
-        return (2 + 4 + 2 * 4 + 4) * self.parameters
+        """Of a trainer: weights, float32 masters, two moments, sum of gradients."""
+        return 16 * self.parameters
 
     @property
     def cache_token_bytes(self) -> float:

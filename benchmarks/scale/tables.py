@@ -67,7 +67,7 @@ _WEIGHTS: tuple[Row, ...] = (
     ("weights, bf16, GB", lambda one: _number(one.size.weight_bytes / 1e9)),
     ("trainer's state of the core, GB", lambda one: _number(one.size.state_bytes / 1e9)),
     ("a publication to all engines, GB", lambda one: _number(one.published_bytes / 1e9)),
-    ("the same out of the core's first node, s", lambda one: _number(one.published_s)),
+    ("the same out of the core's nodes, s", lambda one: _number(one.published_s)),
     ("publications a day", lambda one: _number(DAY_S / one.size.publication_s)),
     ("gradients of a step, GB", lambda one: _number(one.gradient_bytes / 1e9)),
     ("the same into the core's nodes, s", lambda one: _number(one.gradient_s)),
@@ -86,7 +86,7 @@ _SATURATION: tuple[Row, ...] = (
     ("one proxy process", lambda one: _share(one.proxy_cores)),
     ("the controller's core", lambda one: _share(one.controller_cores)),
     (
-        "the core's first node's network, publishing",
+        "the core cell's network, publishing",
         lambda one: _share(one.published_s / one.size.publication_s),
     ),
     ("the core cell's network, gradients", lambda one: _share(one.gradient_s / one.size.step_s)),

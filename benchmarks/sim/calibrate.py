@@ -1,4 +1,4 @@
-"""Few numbers fitted to chosen published hours, and what the same numbers give for the rest."""
+"""Few numbers fitted to chosen published hours, and what the same numbers predict of the rest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -30,7 +30,6 @@ def ask(text):
     body = json.dumps({"model": "policy", "messages": messages, "tools": tools})
     key = os.environ["OPENAI_API_KEY"]
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    headers["x-gyre-role"] = "main"  # Without it the same is assumed, and flagged.
     connection = http.client.HTTPConnection(url.netloc, timeout=600)
     connection.request("POST", f"{url.path}/chat/completions", body, headers)
     answer = connection.getresponse()

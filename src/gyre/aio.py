@@ -11,8 +11,6 @@ from typing import IO, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
-Alarm = Callable[[str], None]
-"""Says at once what a user must mend before something can go on."""
 T = TypeVar("T")
 
 

@@ -46,9 +46,9 @@ LOOKUPS = (
 """What an engineer types into a file finder, and the file that holds the thing."""
 MOST_FILES = {"Walk 1": 40, "Walk 2": 40, "Walk 3": 44, "Walk 4": 55}
 """Ratchets: a walk may become shorter."""
-MOST_MODULES = 348
+MOST_MODULES = 345
 MOST_IN_A_FOLDER = 20
-MOST_WORDS = 56_600
+MOST_WORDS = 55_000
 """Of all pages in docs, those that are generated included, and of benchmarks/README.md."""
 
 

@@ -13,6 +13,7 @@ SLIVERS = {
     "gyre.sandboxes.local.seccomp": "the filter alone",
     "gyre.tasks.deepswe": "an adapter",
     "gyre.tasks.generated": "an adapter",
+    "gyre.tasks.nl2repo": "an adapter",
     "gyre.trainer.distributed.pipeline_schedule": "the pure half of the pipeline",
     "gyre.transports.shared_memory": "an adapter",
 }

@@ -179,7 +179,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "gyre.model.packed_batch": {"numpy", "torch"},
     "gyre.model.smollm2": {"numpy", "safetensors", "tokenizers", "torch"},
     "gyre.model.weights": {"safetensors", "torch", "xxhash"},
-    "gyre.net.http_server": {"httptools", "uvicorn"},
+    "gyre.net.http_server": {"uvicorn"},
     "gyre.net.sse": {"msgspec"},
     "gyre.observability.dashboard.server": {"msgspec", "uvloop"},
     "gyre.observability.report": {"matplotlib"},

@@ -180,23 +180,6 @@ def test_claims_of_three_cells_become_one_update(run, batch, tmp_path):
     assert sent == empty
 
 
-def test_a_step_without_targets_moves_the_version_and_no_weight(run, tmp_path):
-    """SPEC 3.3: not even by weight decay."""
-
-    async def scenario(clients):
-        await join(clients, 0)
-        version = (await clients[0].health()).trainer_version
-        before, _ = await weights(clients[0], tmp_path / "before")
-        report = await clients[0].step(version, has_targets=False)
-        after, _ = await weights(clients[0], tmp_path / "after")
-        return version, report, before, after
-
-    version, report, before, after = run(scenario)
-
-    assert (version + 1, 0.0) == (report.version, report.gradient_norm)
-    assert before == after
-
-
 def test_a_sum_that_is_not_of_its_leases_goes_nowhere(run, batch):
     async def scenario(clients):
         await join(clients, 0)

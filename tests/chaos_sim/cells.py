@@ -88,7 +88,7 @@ class Cell:
         version, weights = read_weights(folder)
         self.engine_version, self.engine_weights = version, weights
         self.version, self.weights = version, weights
-        if self.plan.saved_state is not None:
+        if self.plan.optimizer is not None:
             self.moments, self.weights = read_moments(folder)
 
     # Orders
@@ -187,8 +187,7 @@ class Cell:
             raise CellError(message, retryable=False)
         await self._takes(0.05, 0.2)
         gradient = [one for got in self.held.values() for one in got]
-        if asked["has_targets"]:
-            self.weights = self.moments = next_weights(self.weights, gradient)
+        self.weights = self.moments = next_weights(self.weights, gradient)
         self._cells.watch.stepped(self, asked["version"], gradient)
         self.version += 1
         self.held.clear()

@@ -27,15 +27,6 @@ KINDS = {
 }
 """Every kind of fault, and how often it is picked beside the others."""
 
-DAMAGE = {
-    "flip a bit of a checkpoint": 8,
-    "kill a satellite": 2,
-    "kill the core": 4,
-    "kill the controller": 2,
-    "kill everything": 2,
-}
-"""Once in a run a disk does not give back what was written, in the newest checkpoint."""
-
 BACK_S = 2.0
 """How long it takes at most until somebody resumes a run whose controller died."""
 
@@ -188,20 +179,6 @@ class Faults:
         lasts_s = self._rng.uniform(0.5, 10.0)
         self._say(f"the disk is full for {what} for {lasts_s:.1f} s")
         self.disk.fill(what, lasts_s)
-        return True
-
-    def _flip_a_bit_of_a_checkpoint(self):
-        """The newest, in its weights, its optimizer's state or what describes them."""
-        made = sorted((self._simulation.folder / "run/checkpoints").glob("v??????"))
-        if not made or self.hits["flip a bit of a checkpoint"]:
-            return False
-        if made[-1].name == "v000000" and self._rng.random() < 0.8:
-            return False
-        path = self._rng.choice(sorted(path for path in made[-1].rglob("*") if path.is_file()))
-        data = bytearray(path.read_bytes())
-        data[self._rng.randrange(len(data))] ^= 1 << self._rng.randrange(8)
-        path.write_bytes(data)
-        self._say(f"flip a bit of {path}")
         return True
 
     def _turn_the_clock(self):

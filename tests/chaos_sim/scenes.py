@@ -54,7 +54,6 @@ def scene(seed, folder, shards=1):
             "rescue_s": 20.0,
             "min_valid": rng.choice((1, 2)),
             "max_void": 1.0,
-            "max_unusable": 1.0,
             "publish_s": 10.0,
             "join_s": rng.choice((0.1, 5.0)),
             "lease_s": 15.0,

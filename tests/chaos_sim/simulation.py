@@ -33,9 +33,10 @@ from tests.chaos_sim.watch import Watch
 
 from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.process import SpawnedProcess
-from gyre.controller import run_dir, run_loop
+from gyre.controller import run_dir
 from gyre.controller.cells import processes
 from gyre.controller.controller import JOURNAL_EVENTS
+from gyre.controller.run_loop import RunLoop
 from gyre.journal.journal import Journal, read
 from gyre.proxy import main as proxying
 from gyre.rollout import main as supervising
@@ -54,7 +55,7 @@ from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
 from gyre.types.errors import LogDamaged
 from gyre.types.outcomes import Outcome
-from gyre.types.run_events import CheckpointRefused, ExecutionRelaunched, GroupDrawn, RewardGiven
+from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven
 
 MOST_S = 900.0
 """Made-up seconds after which a run that goes on has come to a stand."""
@@ -205,7 +206,8 @@ class Simulation:
         put(SpawnedProcess, "start", self._start_process)
         put(processes, "aiohttp", Http(self.network))
         put(run_dir, "MEMORY", self.folder / "memory")
-        put(run_loop, "warn", lambda text: self.trace(f"alarm: {text}"))
+        alarm = {"alarm": lambda text: self.trace(f"alarm: {text}")}
+        stack.enter_context(patch.dict(RunLoop.__init__.__kwdefaults__, alarm))
         put(Journal, "commit", self.faults.at_journal.commit(Journal.commit))
         put(os, "pwrite", self.faults.disk.pwrite)
         put(os, "getpid", self.machine.getpid)
@@ -290,8 +292,6 @@ class Simulation:
                 self._scores[execution] = score
             case GroupAssigned(group=group, step=step):
                 self._assigned.setdefault(step, []).append(group)
-            case CheckpointRefused():
-                self.trace(f"{fact}")
             case StepTaken(step=step):
                 self.watch.batch(step, self._apart(step))
             case ExecutionClosed(group=group, member=member, outcome=outcome):

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.chaos_sim.faults import DAMAGE, KINDS
+from tests.chaos_sim.faults import KINDS
 from tests.chaos_sim.simulation import simulate
 
 pytestmark = pytest.mark.slow
@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 80
 """Every kind of fault hits several of them; `make chaos` runs very many more."""
 SHARDED = 24
-DAMAGED = 60
 
 
 @pytest.fixture(scope="module")
@@ -32,18 +31,6 @@ def test_every_invariant_holds_where_the_proxy_is_several_processes():
     assert {} == {one.seed: one.violations for one in results if one.violations}
     assert {"finished": SHARDED} == Counter(one.reason for one in results)
     assert SHARDED // 10 <= hit
-
-
-def test_no_flipped_bit_of_the_newest_checkpoint_ends_a_run():
-    results = [simulate(seed, DAMAGE) for seed in range(DAMAGED)]
-    hit = Counter()
-    for one in results:
-        hit.update(one.faults)
-
-    assert {} == {one.seed: one.violations for one in results if one.violations}
-    assert {"finished": DAMAGED} == Counter(one.reason for one in results)
-    assert set(DAMAGE) == set(hit)
-    assert sum("CheckpointRefused" in line for one in results for line in one.trace) > 5
 
 
 def test_every_invariant_holds_in_every_seed(results):

@@ -237,9 +237,7 @@ class Watch:
         if before != made:
             odd = sorted(set(before) ^ set(made))[:3]
             self.wrong("I8", f"step {version} is made again with another sum: {odd}")
-        # Of a batch without a target they stay (SPEC 3.3).
-        known = self.weights[version]
-        if cell.weights != (after := next_weights(known, gradient) if gradient else known):
+        if cell.weights != (after := next_weights(self.weights[version], gradient)):
             self.wrong("I8", f"step {version} was not taken from version {version}")
         known = self.weights.setdefault(version + 1, after)
         if known != after:

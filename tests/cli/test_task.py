@@ -104,27 +104,3 @@ def test_tasks_that_cannot_be_read_are_refused(tmp_path, capsys):
 
     assert 2 == check(tmp_path)
     assert "one/task.toml" in capsys.readouterr().err
-
-
-def test_a_task_that_cannot_be_read_is_to_be_mended_and_the_others_are_tried(
-    tmp_path, capsys, caplog
-):
-    harbor(tmp_path / "one", solve="touch done")
-    harbor(tmp_path / "two", about=ABOUT + "oops = 1\n")
-
-    assert 1 == check(tmp_path)
-    assert capsys.readouterr().out.endswith("solve.sh 1\n2 tasks: 1 to be mended\n")
-    assert "two/task.toml: metadata.rl.oops: unknown key" in caplog.text
-
-
-def test_a_task_whose_zeros_would_all_be_void_is_to_be_mended(tmp_path, capsys):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "task.toml").write_text(
-        'instruction = "Do it."\n[evaluation]\nscore = "reward.txt"\nattempts = 1\n'
-        'argv = ["sh", "-c", "echo 0 > $GYRE_RESULTS/reward.txt"]\n'
-        'evidence_any = ["ctrf.json", "junit.xml"]\n'
-    )
-
-    assert 1 == check(tmp_path)
-    said = capsys.readouterr().out
-    assert "no score: evidence that tests ran is missing: expected one of ctrf.json, junit" in said

@@ -59,15 +59,6 @@ def test_another_value_is_refused_beside_a_run_that_is_over(finished, gyre, opti
     assert "cannot change\n  run.seed: was 0, asked for now 7\n" in done.stderr
 
 
-def test_a_run_that_is_refused_leaves_no_folder(file, gyre):
-    done = gyre("train", file)
-
-    assert (2, "") == (done.returncode, done.stdout)
-    assert "tasks.path: tasks: expected a file or folder of tasks, found none" in done.stderr
-    assert not (file.parent / "run").exists()
-    assert done.stderr.replace("gyre train", "gyre config") == gyre("config", "check", file).stderr
-
-
 def test_trackers_are_told_the_settings_and_where_a_resumed_run_goes_on(file, monkeypatch):
     opened = []
 

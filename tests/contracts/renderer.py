@@ -254,34 +254,6 @@ def a_reply_reads_back_as_the_message_it_was(subject: Subject) -> None:
             assert [call.arguments] == [one.arguments for one in cut.calls]
 
 
-def a_call_cut_short_leaves_the_text_before_it(subject: Subject) -> None:
-    """T06: wherever in its arguments the output ends, and also where a stop follows."""
-    if not (subject.keeps_turns or subject.keeps_cycles):
-        return
-    renderer, reply = subject.renderer, subject.reply(CALLING)
-    whole = renderer.render([SYSTEM, USER, reply, RESULT], TOOLS)
-    prompt = renderer.render([SYSTEM, USER], TOOLS).ids
-    output = _sampled(subject, prompt, whole, 2)
-    (call,) = renderer.parse(output, prompt, TOOLS).calls
-    assert call.end is not None
-    begun = next(k for k in range(call.end) if "path" in renderer.decode(output[:k]))
-    said = next(k for k in range(call.end) if reply.text in renderer.decode(output[:k]))
-
-    assert None is renderer.parse(output, prompt, TOOLS).text_before_call
-    assert None is renderer.parse(output[:said], prompt, TOOLS).text_before_call
-    for end in range(begun, call.end):
-        for stop in ([], [renderer.stop_ids[0]]):
-            parsed = renderer.parse([*output[:end], *stop], prompt, TOOLS)
-            if parsed.calls:
-                # Some parsers mind no missing end.
-                assert json.loads(ARGUMENTS) == json.loads(parsed.calls[0].arguments)
-                continue
-            assert parsed.text_before_call is not None
-            assert reply.text == parsed.text_before_call.lstrip("\n")
-            assert parsed.text.startswith(parsed.text_before_call)
-            assert len(parsed.text) > len(reply.text)
-
-
 def python_never_reaches_the_tokens(subject: Subject) -> None:
     """T13: false stays false, whatever a template does with it."""
     rendered = subject.renderer.render([USER, CALLING, RESULT], TOOLS)
@@ -413,7 +385,6 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
     thinking_cut_short_is_closed_too,
     a_reply_that_ran_past_its_stop_is_rendered_anew,
     a_reply_reads_back_as_the_message_it_was,
-    a_call_cut_short_leaves_the_text_before_it,
     python_never_reaches_the_tokens,
     outside_text_never_makes_a_special_token,
     text_that_utf8_cannot_hold_is_replaced,

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -19,35 +18,6 @@ from gyre.types.tasks import Command
 ESCAPE = "(setsid sh -c 'trap \"\" TERM HUP; echo $$ > escaped; while :; do sleep 0.1; done' &)"
 """A child in a session of its own, whose parent is gone, and which hears no request."""
 
-
-FAMILIES = """
-import socket, sys
-for family in range(64):
-    try:
-        socket.socket(family, socket.SOCK_DGRAM).close()
-    except OSError as error:
-        if "EAFNOSUPPORT" == __import__("errno").errorcode[error.errno]:
-            continue
-    print(family)
-"""
-HOLDS = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-SEIZE, INTERRUPT, ATTACH = 0x4206, 0x4207, 16
-first = int(sys.argv[1]) or os.fork()
-if not first:
-    os.read(os.pipe()[0], 1)
-space = ctypes.create_string_buffer(8)
-piece = (ctypes.c_size_t * 2)(ctypes.addressof(space), 8)
-done = [libc.process_vm_readv(first, piece, 1, piece, 1, 0)]
-done += [libc.ptrace(SEIZE, first, 0, 0), libc.ptrace(INTERRUPT, first, 0, 0)]
-if 0 > done[1]:
-    done.append(libc.ptrace(ATTACH, first, 0, 0))
-print(*done, flush=True)
-if 1 != first:
-    os.kill(first, 9)
-"""
-"""Of a process, or of a child of its own for 0: reads it, holds it and ends without letting go."""
 
 STAYS = "echo $$ > pid; while :; do sleep 0.1; done"
 """Becomes no other program once its pid is known: in between nobody could tell whose it is."""
@@ -243,28 +213,6 @@ async def cancelling_the_wait_ends_nothing(subject: Subject) -> None:
     assert (True, False) == (before, subject.is_alive(pid))
 
 
-async def no_socket_leads_past_its_network(subject: Subject) -> None:
-    """Those of a hypervisor, of packets and of the kernel's ciphers among them."""
-    (subject.workspace / "families.py").write_text(FAMILIES)
-    status, output = await run(subject, "/usr/bin/python3 families.py")
-    own = [socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK]
-
-    assert (0, sorted(own)) == (status, [int(line) for line in output.split()])
-
-
-async def its_first_process_cannot_be_held(subject: Subject) -> None:
-    """Stopped by a debugger that is gone, it would never tell that the program has ended."""
-    (subject.workspace / "holds.py").write_text(HOLDS)
-
-    assert (0, b"-1 -1 -1 -1\n") == await run(subject, "/usr/bin/python3 holds.py 1")
-
-
-async def a_debugger_holds_its_own_children(subject: Subject) -> None:
-    (subject.workspace / "holds.py").write_text(HOLDS)
-
-    assert (0, b"8 0 0\n") == await run(subject, "/usr/bin/python3 holds.py 0")
-
-
 async def killing_nothing_is_nothing(subject: Subject) -> None:
     sandbox = subject.make()
     await sandbox.kill()
@@ -301,9 +249,3 @@ EVERY_SANDBOX = [
     killing_nothing_is_nothing,
     one_sandbox_does_not_touch_another,
 ]
-IN_NAMESPACES = [
-    no_socket_leads_past_its_network,
-    its_first_process_cannot_be_held,
-    a_debugger_holds_its_own_children,
-]
-"""Of sandboxes with a network and a filter of our own making."""

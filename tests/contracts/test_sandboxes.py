@@ -52,11 +52,7 @@ def test_processes_keep_the_promise_that(promise, tmp_path):
     kept(promise, Processes(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "promise",
-    [*suite.EVERY_SANDBOX, *suite.IN_NAMESPACES],
-    ids=lambda promise: promise.__name__,
-)
+@pytest.mark.parametrize("promise", suite.EVERY_SANDBOX, ids=lambda promise: promise.__name__)
 def test_namespaces_keep_the_promise_that(promise, tmp_path):
     kept(promise, Namespaces(tmp_path))
 

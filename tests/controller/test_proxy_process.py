@@ -15,7 +15,7 @@ from gyre.cluster import liveness
 from gyre.controller import proxy_processes
 from gyre.controller.proxy_processes import recorded_plan
 from gyre.proxy.spec import engines_of
-from gyre.types.errors import ConfigError, EngineError, LogDamaged, TakenOver
+from gyre.types.errors import ConfigError, EngineError, TakenOver
 from gyre.types.run_events import ProxyRestarted
 
 
@@ -101,33 +101,6 @@ def test_an_engine_that_moved_is_known_by_its_name_also_to_a_proxy_that_is_start
 
     assert [[name], [name]] == names
     assert [(name, there)] == [(one.name, one.url) for one in engines_of(recorded_plan(run.places))]
-
-
-@pytest.mark.parametrize("name", ["proxy.json", "commits"])
-def test_a_damaged_folder_is_refused_at_once_by_name_and_not_tried_again(run, name):
-    async def scenario(controller):
-        first = await controller.start(run.plan)
-        await first.stop()
-        (run.places.run / name).write_bytes(b"\x00garbage of some length")
-        with pytest.raises(LogDamaged, match=f"{name}: "):
-            await controller.take_over(recorded_plan(run.places), before="one", now="two")
-
-    run.places.token.write_text("one")
-    asyncio.run(by(run, "one", scenario))
-
-    assert not run.is_alive
-
-
-def test_an_address_that_is_none_is_refused_by_name(run):
-    async def scenario(controller):
-        first = await controller.start(run.plan)
-        (run.places.run / "proxy.url").write_bytes(b"\xff\x00 nowhere")
-        with pytest.raises(ConfigError, match=r"proxy\.url: expected the proxy's address"):
-            await controller.take_over(recorded_plan(run.places), before="one", now="two")
-        await first.stop()
-
-    run.places.token.write_text("one")
-    asyncio.run(by(run, "one", scenario))
 
 
 def test_one_that_cannot_be_started_is_given_up_by_name(run, monkeypatch):

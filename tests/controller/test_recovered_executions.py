@@ -16,7 +16,6 @@ from gyre.controller.recovered_state import (
     RecoveredStep,
     recover,
 )
-from gyre.rollout.spec import ProxyTotals
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
@@ -59,7 +58,6 @@ class Tasks:
 class One:
     def __init__(self, name, task):
         self.name, self.task, self.terminated = name, task, ENDED
-        self.proxy_totals = ProxyTotals(committed_calls=1)
 
 
 class Supervisors:

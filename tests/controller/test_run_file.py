@@ -25,7 +25,7 @@ LIVE = {
     "schedule": {"staleness", "publish_s", "join_s", "lease_s", "group_s"},
     "cells": {
         *("stages", "shards", "experts", "contexts"),
-        *("engine", "server", "trainer", "threads", "share_devices"),
+        *("engine", "server", "trainer", "threads"),
     },
 }
 """Keys that a simulation has no use for."""

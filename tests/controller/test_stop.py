@@ -91,18 +91,6 @@ def test_executions_and_processes_that_were_left_have_ended(begun, capsys):
     assert "nothing was left of it" in capsys.readouterr().out
 
 
-def test_folders_in_memory_that_a_killed_controller_left_are_gone(begun, tmp_path_factory):
-    """And nothing else that the file names, which anybody may have written."""
-    memory = tmp_path_factory.mktemp("memory")
-    shares, other = [memory / "gyre-1", memory / "gyre-2"], memory / "other"
-    for folder in (*shares, other):
-        (folder / "weights").mkdir(parents=True)
-    (begun / "share").write_text("".join(f"{one}\n" for one in (*shares, other)))
-
-    assert 0 == main(["stop", str(begun)])
-    assert [other] == list(memory.iterdir())
-
-
 def test_whoever_works_on_it_is_told_to_stop_first(begun):
     with working(begun) as one:
         assert 0 == main(["stop", str(begun)])

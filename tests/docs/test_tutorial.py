@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 from tests.waiting import PATIENCE_S
 
-from gyre.storage import call_log
-from gyre.trajectory.tree import grow
-
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "tutorial"
 FINAL = ROOT / "examples" / "tutorial"
@@ -167,14 +164,6 @@ def test_the_page_does_what_it_says(page, reader):
     said, shown = reader.reads(page)
 
     assert set() == words_at_the_left("\n".join(shown)) - words_at_the_left(said), said
-    assert set() == flags_under(reader.folder)
-
-
-def flags_under(folder):
-    """Defects of the calls that were made so far."""
-    logs = (log for run in folder.glob("runs/*") for log in call_log.logs(run))
-    trees = (grow(call_log.read(log).records) for log in logs)
-    return {flag for tree in trees for call in tree.calls.values() for flag in call.flags}
 
 
 @pytest.mark.slow

@@ -1,17 +1,12 @@
 """Results as people see them: lines, means, and a curve."""
 
-from dataclasses import replace
 from types import SimpleNamespace
-
-import pytest
 
 from gyre.evals.results import (
     EvalResult,
     EvalResults,
-    _last_line,
     counts,
     curve,
-    failed,
     line,
     page,
     read_summary,
@@ -47,35 +42,6 @@ def test_a_line_says_what_became_of_an_execution():
     assert "[12/12] g00000-02 t - excluded completed 2.5 s 3 calls it said -1" == " ".join(
         last.split()
     )
-
-
-def test_what_crashed_and_what_has_no_score_has_failed():
-    crashed = replace(result(3, 0.0), ending="crashed")
-    timed_out = replace(result(4, 0.5), ending="timed-out")
-    unstarted = replace(result(5, 0.0), ending="never-started", outcome=Outcome.PLACEHOLDER)
-
-    assert [2, 3, 5] == [
-        int(one.execution[-1]) for one in failed([unstarted, timed_out, crashed, *RESULTS])
-    ]
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"output.txt": b"one\ntwo\n\n  \n"}, "two"),
-        ({"output.txt": b"x" * 9000 + b"\nlast \xff"}, "last \ufffd"),
-        ({"steps/00/output.txt": b"first", "steps/01/output.txt": b"second"}, "second"),
-        ({"output.txt": b""}, None),
-        ({}, None),
-    ],
-)
-def test_the_last_line_is_that_of_the_last_step_which_printed_one(tmp_path, files, expected):
-    for name, data in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-
-    assert expected == _last_line(tmp_path)
 
 
 def test_a_page_says_means_with_their_spread():

@@ -150,7 +150,6 @@ def test_nothing_runs_on(whole):
 
 
 FIRST, SECOND = "g00000-00", "g00000-01"
-CHECK, WHERE = ["sh", "-c", "echo 0.5 > $GYRE_RESULTS/reward.txt"], "reward.txt"
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +238,7 @@ def test_killed_it_is_followed_by_one_that_adopts_what_runs(tmp_path, engine):
     said, _ = again.communicate(timeout=PATIENCE_S)
     ran = Rolled(tmp_path / "run", again.returncode, said)
 
-    assert (True, 1) == (was_alive, ran.status)
+    assert (True, 0) == (was_alive, ran.status)
     assert {FIRST: ("completed", 0.1), SECOND: ("crashed", 0.1)} == {
         name: (one["ending"], one["score"]) for name, one in ran.results.items()
     }
@@ -261,7 +260,7 @@ def test_one_that_has_ended_is_told_again_and_starts_nothing(whole):
 
 
 def test_a_harness_that_cannot_start_leaves_counted_placeholders(tmp_path, capsys, engine):
-    """SPEC 6.4: and the exit status says that they failed."""
+    """SPEC 6.4: and the exit status says that nothing was assessed."""
     ran = rolled(
         tmp_path / "run",
         work(tmp_path, tasks=1),
@@ -279,26 +278,6 @@ def test_a_harness_that_cannot_start_leaves_counted_placeholders(tmp_path, capsy
     assert "/no/such/program" in ran.said
 
 
-def test_an_agent_that_crashes_is_said_with_its_last_words(tmp_path, capsys, engine):
-    """Though what it left has a score, and another agent did not crash."""
-    (tmp_path / "tasks.jsonl").write_text(
-        json.dumps({"id": "t", "instruction": "x", "evaluation": {"argv": CHECK, "score": WHERE}})
-    )
-    crash = 'echo x; case "$OPENAI_BASE_URL" in *-01/v1) echo "no key for m" >&2; exit 3;; esac'
-    how = ["--model", "tiny", "--n", "2"]
-    tasks = tmp_path / "tasks.jsonl"
-    ran = rolled(tmp_path / "run", tasks, capsys, *how, agent=["sh", "-c", crash], engine=engine)
-    fine, crashed = (ran.results[name] for name in (FIRST, SECOND))
-    lines = ran.said.splitlines()
-
-    assert 1 == ran.status
-    assert ("completed", None) == (fine["ending"], fine["reason"])
-    assert ("crashed", "valid", 0.5) == (crashed["ending"], crashed["outcome"], crashed["score"])
-    assert crashed["reason"].endswith(": no key for m")
-    assert [True] == [line.endswith(": no key for m") for line in lines if f"] {SECOND}" in line]
-    assert f"1 of 2 executions failed; the first, {SECOND}: {crashed['reason']}" == lines[-1]
-
-
 def test_what_no_evaluator_could_score_is_in_no_mean(tmp_path, capsys, engine):
     """SPEC 6.3: while a valid zero is."""
     judge = (
@@ -313,7 +292,7 @@ def test_what_no_evaluator_could_score_is_in_no_mean(tmp_path, capsys, engine):
     ran = rolled(tmp_path / "run", tasks, capsys, *how, agent=agent, engine=engine)
     spread = read_summary(ran.folder).spread
 
-    assert (1, 3, 1) == (ran.status, spread.num_executions, spread.num_valid)
+    assert (0, 3, 1) == (ran.status, spread.num_executions, spread.num_valid)
     assert (0.0, 1) == (spread.score.mean, spread.score.num)
     assert "the evaluator could not tell" in ran.said
 

@@ -29,7 +29,6 @@ from gyre.types.outcomes import Launched, Outcome
 from gyre.types.run_events import (
     ClaimTrained,
     EvaluationRound,
-    ExecutionUnusable,
     GroupPacked,
     RewardGiven,
     StepMade,
@@ -129,20 +128,6 @@ def test_satellites_join_open_batches_and_do_part_of_the_work(elastic):
         == trained
         == Counter({m.step: sum(m.claims.values()) for m in elastic.facts(StepMade)})
     )
-
-
-def test_agents_that_crash_at_once_end_the_run_by_name_and_move_no_weight(tmp_path, capfd):
-    """SPEC 3.3, 11.3: said at the first of them, with the last line of its output."""
-    agent = ["sh", "-c", "echo starting; echo no such module >&2; exit 1"]
-    ran = emulated(tmp_path, tasks=tasks_of(tmp_path, seed=1, mean_s=0.8), harness={"argv": agent})
-    first = ran.facts(ExecutionUnusable)[0]
-
-    assert StopReason.TOO_MANY_UNUSABLE == ran.reason
-    assert ("crashed within 5 s: exit status 1", "no such module") == (first.reason, first.output)
-    assert (
-        f"execution {first.execution} crashed within 5 s: exit status 1" in capfd.readouterr().err
-    )
-    assert {0} >= {one.num_targets for one in ran.facts(StepMade)}
 
 
 @pytest.mark.parametrize(

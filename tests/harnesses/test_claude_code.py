@@ -37,12 +37,12 @@ def shown(
     )
 
 
-@pytest.mark.parametrize("version", ["2.1.220", "2.1.325", "2.1.327"])
+@pytest.mark.parametrize("version", ["2.1.220", "2.1.325"])
 def test_a_call_without_agent_id_is_the_main_agents(version: str) -> None:
     assert Classification(role="main", harness="claude-code") == classify(shown(version))
 
 
-@pytest.mark.parametrize("version", ["2.1.220", "2.1.325", "2.1.327"])
+@pytest.mark.parametrize("version", ["2.1.220", "2.1.325"])
 def test_an_agent_id_makes_a_sub_agents_call(version: str) -> None:
     expected = Classification(role="sub-agent", harness="claude-code", agent="a65")
     assert expected == classify(shown(version, agent="a65"))
@@ -53,7 +53,7 @@ def test_a_nested_sub_agent_names_its_parent() -> None:
     assert ("sub-agent", "a94", "a65") == (found.role, found.agent, found.parent_agent)
 
 
-@pytest.mark.parametrize("version", ["2.1.220", "2.1.325", "2.1.327"])
+@pytest.mark.parametrize("version", ["2.1.220", "2.1.325"])
 def test_the_summary_instruction_may_follow_tool_results(version: str) -> None:
     """The instruction is one more block of the last user message."""
     last_user = ("the output of a tool", SUMMARY)
@@ -69,7 +69,7 @@ def test_words_that_only_quote_the_instruction_make_no_summary() -> None:
 def test_a_call_without_client_tools_is_a_side_call() -> None:
     """M17: a web search comes without an agent id and would pass for main."""
     found = classify(shown(tools=(), last_user=("search for something",)))
-    assert ("aux", None) == (found.role, found.doubt)
+    assert ("aux", True) == (found.role, found.known)
 
 
 def test_a_side_call_stays_one_when_its_text_asks_for_a_summary() -> None:
@@ -79,19 +79,13 @@ def test_a_side_call_stays_one_when_its_text_asks_for_a_summary() -> None:
 def test_flag_and_header_that_disagree_are_counted() -> None:
     only_flag = classify(shown(flagged=True))
     only_header = classify(shown(agent="a65", flagged=False))
-    assert ("sub-agent", "unknown-role") == (only_flag.role, only_flag.doubt)
-    assert ("sub-agent", "unknown-role") == (only_header.role, only_header.doubt)
+    assert ("sub-agent", False) == (only_flag.role, only_flag.known)
+    assert ("sub-agent", False) == (only_header.role, only_header.known)
 
 
-def test_another_version_is_read_by_the_newest_markers_and_unlisted() -> None:
+def test_another_version_is_read_by_the_newest_markers_and_counted() -> None:
     found = classify(shown("2.9.1", agent="a65", last_user=(SUMMARY,)))
-    assert ("sub-agent-summary", "unlisted-version") == (found.role, found.doubt)
-    assert ("x-claude-code-agent-id", "cc_is_subagent=true", "summary") == found.markers
-
-
-def test_another_version_whose_markers_disagree_has_an_unknown_role() -> None:
-    found = classify(shown("2.9.1", agent="a65", flagged=False))
-    assert "unknown-role" == found.doubt
+    assert ("sub-agent-summary", "claude-code", False) == (found.role, found.harness, found.known)
 
 
 def test_the_flag_counts_in_the_billing_line_only() -> None:

@@ -31,7 +31,7 @@ def test_a_summary_of_a_sub_agent_keeps_its_agent() -> None:
 @pytest.mark.parametrize(("headers", "role"), [({}, "main"), ({"agent": "reader-1"}, "sub-agent")])
 def test_a_role_that_does_not_exist_is_counted(headers: dict[str, str], role: str) -> None:
     found = declared(role="boss", **headers)
-    assert (role, "unknown-role") == (found.role, found.doubt)
+    assert (role, False) == (found.role, found.known)
 
 
 def test_what_a_program_declares_goes_before_what_it_is_recognised_by() -> None:

@@ -45,7 +45,7 @@ def test_a_summary_comes_under_a_system_text_of_its_own() -> None:
 def test_a_sub_agents_summary_names_its_session_and_no_parent() -> None:
     system = "You are a context summarization agent. You are given a conversation."
     found = classify(shown(system, tools=()), subagents={"ses_1"})
-    assert ("sub-agent-summary", "ses_1", None) == (found.role, found.agent, found.doubt)
+    assert ("sub-agent-summary", "ses_1", True) == (found.role, found.agent, found.known)
     assert "main-summary" == classify(shown(system, tools=()), subagents={"ses_2"}).role
 
 
@@ -55,9 +55,9 @@ def test_an_agent_whose_text_speaks_of_titles_keeps_its_class() -> None:
 
 def test_a_call_without_tools_that_nobody_has_seen_is_counted() -> None:
     found = classify(shown("You are a translator.", tools=()))
-    assert ("aux", "unknown-role") == (found.role, found.doubt)
+    assert ("aux", False) == (found.role, found.known)
 
 
 def test_another_version_is_counted() -> None:
     found = classify(shown(version="2.0.0"))
-    assert ("main", "unlisted-version") == (found.role, found.doubt)
+    assert ("main", "opencode", False) == (found.role, found.harness, found.known)

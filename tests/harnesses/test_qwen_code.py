@@ -37,7 +37,7 @@ def test_a_sub_agent_is_known_by_its_system_text() -> None:
 
 def test_a_sub_agent_of_the_projects_own_is_counted() -> None:
     found = classify(shown("You are a careful reviewer of SQL."))
-    assert ("sub-agent", "unknown-role") == (found.role, found.doubt)
+    assert ("sub-agent", False) == (found.role, found.known)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_a_sub_agent_of_the_projects_own_is_counted() -> None:
 )
 def test_a_summary_is_asked_for_by_the_last_user_message(system: str, role: str) -> None:
     found = classify(shown(system, last_user=(SUMMARY,)))
-    assert (role, None) == (found.role, found.doubt)
+    assert (role, True) == (found.role, found.known)
 
 
 def test_a_summary_under_its_own_system_text_could_be_anybodys() -> None:
     found = classify(shown(SUMMARY, tools=(), last_user=("First, reason.",)))
-    assert ("main-summary", "unknown-role") == (found.role, found.doubt)
+    assert ("main-summary", False) == (found.role, found.known)
 
 
 def test_the_memory_extractor_is_a_side_call_although_it_has_tools() -> None:
@@ -59,7 +59,6 @@ def test_the_memory_extractor_is_a_side_call_although_it_has_tools() -> None:
     assert Classification(role="aux", harness="qwen-code") == classify(shown(system))
 
 
-def test_another_version_is_unlisted_and_says_what_it_was_told_by() -> None:
+def test_another_version_is_counted() -> None:
     found = classify(shown(version="1.0.0"))
-    assert ("main", "unlisted-version") == (found.role, found.doubt)
-    assert ("main",) == found.markers
+    assert ("main", "qwen-code", False) == (found.role, found.harness, found.known)

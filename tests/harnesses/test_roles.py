@@ -9,7 +9,6 @@ from gyre.harnesses.program import of_version
 from gyre.harnesses.roles import TABLES, classify
 from gyre.types.call_records import Classification, Evidence
 
-GENERIC = Classification(role="main", harness="generic", doubt="unknown-harness")
 MINI = Evidence(
     dialect="chat",
     headers={"user-agent": "OpenAI/Python 2.54.0"},
@@ -47,23 +46,19 @@ def test_exactly_one_table_recognises_each_harness(name: str) -> None:
     assert Classification(role="main", harness=name) == classify(evidence)
 
 
-def test_an_unknown_harness_is_main_and_flagged() -> None:
+def test_an_unknown_harness_is_main_and_counted() -> None:
     script = Evidence(dialect="chat", headers={"user-agent": "my-script/1"}, tools=("bash",))
-    assert Classification(role="main", harness="generic", doubt="unknown-harness") == classify(
-        script
-    )
+    assert Classification(role="main", harness="generic", known=False) == classify(script)
 
 
-def test_evidence_of_nothing_is_main_and_flagged() -> None:
+def test_evidence_of_nothing_is_main_and_counted() -> None:
     nothing = Evidence(dialect="messages")
-    assert Classification(role="main", harness="generic", doubt="unknown-harness") == classify(
-        nothing
-    )
+    assert Classification(role="main", harness="generic", known=False) == classify(nothing)
 
 
 def test_a_program_that_only_names_another_in_the_wrong_dialect_is_unknown() -> None:
     found = classify(Evidence(dialect="chat", headers={"user-agent": "claude-cli/2.1.220"}))
-    assert ("generic", "unknown-harness") == (found.harness, found.doubt)
+    assert ("generic", False) == (found.harness, found.known)
 
 
 def test_an_agent_with_more_tools_is_not_taken_for_mini_swe_agent() -> None:
@@ -87,4 +82,4 @@ def test_tables_list_the_versions_that_the_lock_installs() -> None:
         if name != "mini_swe_agent"
     }
     listed = [*claude_code.MARKERS, *codex.MARKERS, *opencode.MARKERS, *qwen_code.MARKERS]
-    assert locked <= set(listed)
+    assert locked == set(listed)

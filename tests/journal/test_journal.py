@@ -76,7 +76,7 @@ def events(kind):
 
 def values(hint):
     whole = st.integers(0, 2**63 - 1)
-    named = {bool: st.booleans(), float | None: st.none() | st.floats(allow_nan=False)}
+    named = {float | None: st.none() | st.floats(allow_nan=False)}
     if hint in named:
         return named[hint]
     if get_origin(hint) is tuple:

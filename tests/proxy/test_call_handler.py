@@ -50,7 +50,7 @@ class Balky(WriteAheadLog):
         super().write(entries)
 
 
-async def post(app, path, key, body, *, scheme="Bearer", headers=()):
+async def post(app, path, key, body):
     """One request straight into the application; status and body."""
     data = json.dumps(body).encode()
     events = [{"type": "http.request", "body": data, "more_body": False}]
@@ -70,7 +70,7 @@ async def post(app, path, key, body, *, scheme="Bearer", headers=()):
         "type": "http",
         "method": "POST",
         "path": path,
-        "headers": [(b"authorization", f"{scheme} {key}".encode()), *headers],
+        "headers": [(b"authorization", f"Bearer {key}".encode())],
     }
     await app(scope, receive, send)
     return sent[0]["status"], b"".join(one["body"] for one in sent[1:])

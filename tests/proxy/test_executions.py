@@ -2,25 +2,17 @@
 
 import asyncio
 import errno
-import json
 import os
-from contextlib import contextmanager
 
 import pytest
 from tests.module_patches import Overridden
 from tests.security.inside import BEARER, inside
 
-from gyre.config.sections import LimitsConfig, ProxyConfig
-from gyre.proxy.dialects.openai_chat import OpenAIChat
-from gyre.proxy.executions import ExecutionRegistry
 from gyre.storage import files, framed_file, wal
 from gyre.storage.call_log import CallLog, logs, path_of
 from gyre.storage.call_log import read as read_log
-from gyre.storage.wal import WalWriter, WriteAheadLog
-from gyre.testing.renderer import ByteRenderer, reply_ids
-from gyre.types.call_records import CallFailed, CallOpened, Classification, LogOpened, LogSealed
-from gyre.types.ids import CallId, ExecutionId
-from gyre.types.sampling import Output, SamplingParams
+from gyre.types.call_records import CallFailed, CallOpened, LogOpened, LogSealed
+from gyre.types.ids import CallId
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync", "fsync"])
@@ -98,51 +90,3 @@ def test_closing_again_says_the_same(tmp_path):
             return [*found, await closed(listeners)]
 
     assert [(200, 0)] * 3 == asyncio.run(scenario())
-
-
-@contextmanager
-def registry(folder, **settings):
-    commit = WalWriter(WriteAheadLog(folder))
-    found = ExecutionRegistry(
-        folder,
-        ByteRenderer(),
-        model="m",
-        sampling=SamplingParams(),
-        settings=ProxyConfig(**settings),
-        limits=LimitsConfig(),
-        commit=commit,
-    )
-    try:
-        yield found
-    finally:
-        found.close()
-        commit.close()
-
-
-def called(execution, messages, said):
-    """A whole call: what its engine was sent as text, and why it forks."""
-    dialect = OpenAIChat()
-    body = json.dumps({"model": "m", "messages": messages}).encode()
-    classified = Classification(role="main", harness="test")
-    pending = execution.session.position(dialect, dialect.split(body), classified)
-    opened = execution.session.open_call(pending, 1.0)
-    execution.write(*pending.place.echoed, opened)
-    output = Output(ids=reply_ids(said), logprobs=None, spans=(), finish="stop")
-    record, _ = execution.session.close_call(pending, opened, output, 2.0)
-    execution.write(record)
-    return bytes(token for token in pending.prompt.ids if token < 256).decode(), record.fork
-
-
-def test_an_execution_keeps_the_placeholder_that_it_began_with(tmp_path):
-    """Its tokens hold it, so that a history goes on matching after a resume with another one."""
-    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
-    then = [picture, {"role": "assistant", "content": "a"}, {"role": "user", "content": "more"}]
-    with registry(tmp_path, media_placeholder="<no {kind}>") as executions:
-        first, _ = called(executions.create("x")[0], [picture], "a")
-    with registry(tmp_path, media_placeholder="<none>") as executions:
-        second, fork = called(executions.get(ExecutionId("x")), then, "b")
-        other, _ = called(executions.create("y")[0], [picture], "a")
-
-    assert "<no image>" in first
-    assert (True, None) == (second.startswith(first), fork)
-    assert "<none>" in other

@@ -2,26 +2,22 @@
 
 import asyncio
 import secrets
-import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 
 from gyre.rewards.command import CommandEvaluator
-from gyre.rewards.score import score_of
 from gyre.sandboxes.process import ProcessSandbox
 from gyre.types.errors import EvaluatorError
 from gyre.types.outcomes import EvaluatorAnswer, NoAnswer
-from gyre.types.tasks import CountedTests, EvaluationRule
+from gyre.types.tasks import EvaluationRule
 
 
-def assess(folder, script, **rule):
+def assess(folder, script, *, score="reward.txt", files=None, evidence=()):
     workspace, scratch = folder / "workspace", folder / "scratch"
     workspace.mkdir(exist_ok=True)
     scratch.mkdir()
     evaluator = CommandEvaluator(
-        EvaluationRule(argv=("sh", "-c", script), **{"score": "reward.txt"} | rule),
+        EvaluationRule(argv=("sh", "-c", script), score=score, files=files, evidence=evidence),
         ProcessSandbox(secrets.token_hex(16), home=scratch / "home"),
         variables={"LEVEL": "3"},
         folder=folder,
@@ -94,40 +90,16 @@ def test_files_that_are_gone_are_a_failure(tmp_path):
         assess(tmp_path, ":", files=str(tmp_path / "gone"))
 
 
-@pytest.mark.parametrize("name", ["reward.json", "reward.txt"])
-def test_a_reward_is_looked_for_in_both_files(name, tmp_path):
-    script = f"cd $GYRE_RESULTS; touch reward.json reward.txt; echo 1 > {name}"
+def test_a_reward_is_looked_for_in_both_files(tmp_path):
+    both = "cd $GYRE_RESULTS; echo 1 > reward.txt; echo 2 > reward.json"
 
-    assert EvaluatorAnswer(text="1\n") == assess(tmp_path, script, score="reward")
-
-
-def test_a_second_file_with_a_score_is_none_because_what_is_judged_may_have_written_it(tmp_path):
-    """The judge runs the agent's program, and writes the file that is looked at last."""
-    (tmp_path / "workspace").mkdir()
-    (tmp_path / "workspace" / "run.sh").write_text("echo 1 > $GYRE_RESULTS/reward.json")
-    script = "sh run.sh; echo 0 > $GYRE_RESULTS/reward.txt"
-
-    found = assess(tmp_path, script, score="reward")
-
-    assert "reward.json and reward.txt both hold a score" in found.reason
+    assert EvaluatorAnswer(text="2\n") == assess(tmp_path, both, score="reward")
 
 
-def test_a_zero_of_an_evaluator_that_could_not_set_itself_up_is_none(tmp_path):
-    """As the tests of many tasks end that fetch their test program first."""
-    script = (
-        "no-such-fetcher --ctrf $GYRE_RESULTS/ctrf.json; "
-        "if [ $? -eq 0 ]; then echo 1; else echo 0; fi > $GYRE_RESULTS/reward.txt"
+def test_the_second_file_counts_where_the_first_is_missing(tmp_path):
+    assert EvaluatorAnswer(text="1\n") == assess(
+        tmp_path, "echo 1 > $GYRE_RESULTS/reward.txt", score="reward"
     )
-    asked = ("ctrf.json", "junit.xml")
-    rule = EvaluationRule(argv=("x",), score="reward", evidence_any=asked)
-
-    found = assess(tmp_path, script, score="reward", evidence_any=asked)
-    with pytest.raises(ValueError, match=r"expected one of ctrf\.json, junit\.xml"):
-        score_of(found, rule)
-    (tmp_path / "there").mkdir()
-    script = f"echo x > $GYRE_RESULTS/junit.xml; {script}"
-    there = assess(tmp_path / "there", script, score="reward", evidence_any=asked)
-    assert 0.0 == score_of(there, rule)
 
 
 def test_only_files_that_hold_something_and_are_its_own_are_evidence(tmp_path):
@@ -144,70 +116,3 @@ def test_a_score_that_is_too_long_to_be_one_is_silence(tmp_path):
     script = "truncate -s 17M $GYRE_RESULTS/reward.txt"
 
     assert "cannot be read" in assess(tmp_path, script).reason
-
-
-PAGE = Path(__file__).parents[2] / "docs" / "trajectories.md"
-HIDDEN = """import subprocess, sys
-
-def asked(text):
-    return subprocess.run([sys.executable, "parse.py"], input=text, capture_output=True, text=True)
-
-def test_empty():
-    assert asked("").stdout == "[]"
-
-def test_nested():
-    assert asked("(())").stdout == "[[]]"
-
-def test_plain():
-    assert asked("").returncode == 0
-"""
-FORGERY = """import os
-REPORT = "".join(f'<testcase classname="test_parse" name="test_{name}"/>'
-                 for name in ("empty", "nested", "plain"))
-
-def pytest_unconfigure(config):
-    with open(os.environ["GYRE_RESULTS"] + "/junit.xml", "w") as file:
-        file.write(f"<testsuite>{REPORT}</testsuite>")
-
-def pytest_runtest_call(item):
-    item.obj = lambda: None
-"""
-FORGED = {
-    "conftest.py": FORGERY,
-    "forgery.py": FORGERY,
-    "json.py": "raise SystemExit(0)",
-    "pytest.py": FORGERY + "\npytest_unconfigure(None)\n",
-    "pytest.ini": "[pytest]\naddopts = -p forgery\npythonpath = .\n",
-    "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '-p forgery'\n",
-    "test_parse.py": "def test_empty(): pass\ndef test_nested(): pass\ndef test_plain(): pass\n",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("program", "wanted"), [("", 0.0), ("print('[]', end='')", 0.5)])
-def test_the_example_of_a_report_takes_nothing_of_pytest_from_the_workspace(
-    program, wanted, tmp_path
-):
-    """Half of what counts passes where half is right, whatever hooks and settings say."""
-    block = PAGE.read_text().split("```toml\n[evaluation]\n")[1].split("```")[0]
-    said = tomllib.loads(f"[evaluation]\n{block}")["evaluation"]
-    files, workspace = tmp_path / "files", tmp_path / "workspace"
-    for folder, texts in {
-        files: {"test_parse.py": HIDDEN},
-        workspace: FORGED | {"parse.py": program},
-    }.items():
-        folder.mkdir()
-        for name, text in texts.items():
-            (folder / name).write_text(text)
-
-    tests = CountedTests(**{name: tuple(names) for name, names in said["tests"].items()})
-    _, _, script = said["argv"]
-    found = assess(
-        tmp_path,
-        script.replace("python3", sys.executable),
-        score=said["score"],
-        files=str(files),
-        tests=tests,
-    )
-
-    assert wanted == score_of(found, EvaluationRule(score=said["score"], tests=tests))

@@ -5,7 +5,6 @@ import asyncio
 from tests.sandboxes.support.daemon import expected
 from tests.sandboxes.support.inside import Inside
 
-from gyre.sandboxes.local import seccomp
 from gyre.types.tasks import Limits
 
 SOME = Limits(memory_bytes=2**28, processes=50, disk_bytes=2**28)
@@ -33,11 +32,3 @@ def test_what_has_no_limit_is_not_said_to_be_bounded(tmp_path):
     found = asyncio.run(levels(Inside(tmp_path)))
 
     assert not {"memory", "memory-cgroup", "pids", "pids-cgroup", "disk"} & set(found)
-
-
-def test_without_a_filter_the_network_is_not_said_to_hold(tmp_path, monkeypatch):
-    monkeypatch.setattr(seccomp, "program", lambda: None)
-    found = asyncio.run(levels(Inside(tmp_path)))
-
-    assert {"files", "processes", "privileges"} <= set(found)
-    assert not {"network", "seccomp"} & set(found)

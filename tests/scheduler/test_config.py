@@ -28,7 +28,6 @@ from gyre.types.errors import ConfigError
         ({"steps_per_burst": 0}, "steps_per_burst: 0 is too few"),
         ({"surplus": -1}, "surplus: -1 is too few"),
         ({"max_void": 1.1}, "max_void: 1.1 is no part of a whole; nearest: 1.0"),
-        ({"max_unusable": -1}, "max_unusable: -1 is no part of a whole; nearest: 0.0"),
         ({"supply_dwell_s": -1.0}, "supply_dwell_s: -1.0"),
         ({"rescue_s": 0.0}, "rescue_s: 0.0"),
         ({"overcommit": 0.9}, "overcommit: 0.9 would leave capacity unused; the least is 1.0"),

@@ -1,6 +1,5 @@
 """Executions and groups: dispatched, launched, closed, offered, an example for each rule."""
 
-import pytest
 from tests.scheduler.support.scene import Scene, core_in_training, of
 
 from gyre.scheduler.messages import (
@@ -121,45 +120,6 @@ def test_too_many_void_groups_stop_the_run():
     assert [StopRun(reason=StopReason.TOO_MANY_VOID)] == of(
         StopRun, scene.ready(1, outcome=Outcome.EXCLUDED)
     )
-
-
-def unusable(scene, *flags):
-    """Whether the run stops, after each group, when these of its executions are unusable."""
-    stops = []
-    for group, members in enumerate(flags):
-        commands = []
-        for member, is_unusable in enumerate(members):
-            scene.terminate(group, member)
-            commands += scene.close(group, member, is_unusable=is_unusable)
-        stops += [one.reason for one in of(StopRun, commands)]
-    return stops
-
-
-@pytest.mark.parametrize(
-    ("part", "flags", "stops"),
-    [
-        (0.75, [(True, True), (True, True)], [StopReason.TOO_MANY_UNUSABLE]),
-        (0.9, [(True, True), (True, True)], [StopReason.TOO_MANY_UNUSABLE]),
-        (0.75, [(True, True), (True, False)], []),
-        (0.5, [(True, True), (False, False), (False, True)], []),
-        (0.5, [(False, False), (True, True), (False, True)], [StopReason.TOO_MANY_UNUSABLE]),
-        (1.0, [(True, True), (True, True), (True, True)], []),
-        (0.0, [(True, True)], []),
-    ],
-)
-def test_too_many_unusable_executions_of_the_last_batch_stop_the_run(part, flags, stops):
-    """SPEC 11.3: their rewards are valid, and nothing can be learnt from them."""
-    scene = Scene(max_unusable=part, dispatch=Boundary(extra_dispatch=1))
-    scene.admit()
-
-    assert stops == unusable(scene, *flags)
-
-
-def test_an_unusable_execution_that_is_surplus_does_not_count():
-    scene = Scene(max_unusable=0.0, surplus=1, dispatch=Boundary(extra_dispatch=1))
-    scene.admit()
-
-    assert [] == unusable(scene, *[(False, False, True)] * 2)
 
 
 def test_surplus_executions_are_cancelled_at_the_nth_reward():

@@ -65,7 +65,7 @@ CHAT = {
         {"role": "tool", "tool_call_id": "c", "content": "done"},
     ],
     "tools": [{"type": "function", "function": {"name": "run", "parameters": SCHEMA}}],
-    "tool_choice": "auto",
+    "tool_choice": {"type": "function", "function": {"name": "run"}},
     "response_format": {"type": "text"},
     "chat_template_kwargs": {"enable_thinking": True},
     "stream_options": {"include_usage": True},

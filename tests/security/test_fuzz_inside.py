@@ -35,7 +35,7 @@ COMPLETION = {
     "stream_options": {"include_usage": True},
 }
 WEIGHTS = {"model_path": "/nowhere", "weight_version": "7", "flush_cache": False}
-LOAD = {"folder": "/nowhere", "version": 7, "digest": "d"}
+LOAD = {"folder": "/nowhere", "version": 7, "digest": "d", "keep_kv": True}
 MEMBERS = {"epoch": 0, "members": [0, 1], "version": 1, "leases": {"0": [1]}, "order": [0]}
 BODIES = {
     "/gyre/executions": [{"id": "fresh"}, {}],

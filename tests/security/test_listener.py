@@ -8,11 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 
-import httpx
 import pytest
 from hypothesis import given
 from tests.security.hostile import broken
-from tests.security.inside import TOKEN, inside
+from tests.security.inside import inside
 from tests.waiting import PATIENCE_S
 from uvicorn import Config
 from uvicorn.server import ServerState
@@ -21,7 +20,7 @@ from gyre.cell.spec import CellSpec
 from gyre.cli.main import main, parser
 from gyre.config.sections import ProxyConfig
 from gyre.net import http_server
-from gyre.net.http_server import BoundedHttpProtocol, Exchange, listener, serving
+from gyre.net.http_server import BoundedHttpProtocol, listener, serving
 
 PACKAGE = Path(__file__).parents[2] / "src" / "gyre"
 BLOCK = b"a" * 2**16
@@ -147,105 +146,6 @@ def test_a_client_that_sent_all_of_what_was_refused_and_then_nothing_is_let_go(
             return answer
 
     assert b"HTTP/1.1 401 Unauthorized\r\n" == asyncio.run(scenario())
-
-
-LENGTHS = {
-    "leading zeros": b"0" * 5000 + b"2",
-    "digits without end": b"9" * 5000,
-    "twenty digits": b"0" * 19 + b"2",
-    "a sign": b"+2",
-    "a minus": b"-2",
-    "two numbers": b"2 2",
-    "an underscore": b"1_0",
-    "digits of Unicode": "２".encode(),
-    "a digit of Latin-1": b"\xb2",
-    "no digits": b"0x2",
-}
-
-
-@pytest.mark.parametrize("what", LENGTHS)
-def test_a_length_that_is_no_bounded_number_is_refused(what, tmp_path):
-    head = f"POST /gyre/executions HTTP/1.1\r\nauthorization: Bearer {TOKEN}\r\n".encode()
-
-    async def scenario():
-        async with listening(tmp_path) as port:
-            answer = await status(port, head + b"content-length: " + LENGTHS[what] + b"\r\n\r\n{}")
-            return answer, await status(port, head + b"content-length: " + b"9" * 19 + b"\r\n\r\n")
-
-    assert (400, 413) == asyncio.run(scenario())
-
-
-async def status(port, data):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(data)
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            return int((await reader.readline()).split()[1])
-    finally:
-        await closed(writer)
-
-
-async def echo(scope, receive, send):
-    exchange = Exchange(scope, receive, send)
-    body = await exchange.body(most_bytes=2**20, within_s=PATIENCE_S)
-    await exchange.answer(200, b"%b %b" % (exchange.headers.get("x-name", "").encode(), body))
-
-
-@asynccontextmanager
-async def echoing():
-    on = listener("127.0.0.1", 0)
-    async with serving(echo, on):
-        yield on.getsockname()[1]
-
-
-WISH = b"POST /a HTTP/1.1\r\nhost: x\r\nupgrade: %b\r\nx-name: %b\r\n"
-COUNTED = b"connection: Upgrade, HTTP2-Settings\r\ncontent-length: 4\r\n\r\nbody"
-CHUNKS = b"connection: upgrade\r\ntransfer-encoding: chunked\r\n\r\n2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n"
-LAST = b"connection: close, upgrade\r\ncontent-length: 3\r\n\r\nend"
-
-
-@pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"TLS/1.0"])
-@pytest.mark.parametrize("piece", [1, 64, 2**16])
-def test_a_request_that_wishes_for_another_protocol_keeps_its_body(protocol, piece):
-    rests = (COUNTED, CHUNKS, COUNTED, LAST)
-    data = b"".join(WISH % (protocol, b"%d" % at) + rest for at, rest in enumerate(rests))
-
-    async def scenario():
-        async with echoing() as port, asyncio.timeout(PATIENCE_S):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            for begin in range(0, len(data), piece):
-                writer.write(data[begin : begin + piece])
-                await asyncio.sleep(0)
-            answers = await reader.read()
-            await closed(writer)
-            return re.findall(rb"\r\n\r\n(\d \w{3,4})(?=HTTP|$)", answers)
-
-    assert [b"0 body", b"1 body", b"2 body", b"3 end"] == asyncio.run(scenario())
-
-
-def test_clients_that_offer_another_protocol_are_answered():
-    """As those of Java and curl do by themselves, before every body on a new connection."""
-    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAA"}
-
-    async def scenario():
-        async with echoing() as port, httpx.AsyncClient(timeout=PATIENCE_S) as client:
-            url = f"http://127.0.0.1:{port}/a"
-            return [
-                (await client.post(url, content=b"x" * 100_000, headers=offer)).content,
-                (await client.post(url, json={}, headers=offer)).content,
-                (await client.get(url, headers=offer)).content,
-            ]
-
-    assert [b" " + b"x" * 100_000, b" {}", b" "] == asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("path", [b"example.org:443", b"/v1/messages"])
-def test_a_tunnel_is_refused(path):
-    async def scenario():
-        async with echoing() as port:
-            return await status(port, b"CONNECT %b HTTP/1.1\r\nhost: x\r\n\r\n" % path)
-
-    assert 400 == asyncio.run(scenario())
 
 
 def test_every_listener_is_reached_from_this_machine_alone_unless_told_otherwise():

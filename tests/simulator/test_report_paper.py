@@ -1,4 +1,4 @@
-"""The paper's report: what was fitted, what was not, and any order that came out wrong."""
+"""The paper's report: what was fitted, what was predicted, and any order that came out wrong."""
 
 import json
 from dataclasses import replace
@@ -47,10 +47,10 @@ def test_hours_as_published_have_no_error_and_the_paper_s_order(runs):
 
     assert 0.0 == pytest.approx(report.comparison.mean_error)
     assert 55 == report.num_apart + len(report.close)
-    assert "mean error 0.0%; of the 7 rows that were not fitted 0.0%" in lines
+    assert "mean error 0.0%; of the 7 rows that were predicted 0.0%" in lines
     assert f"{report.num_apart} pairs further than 5% apart: all ordered as in the paper" in lines
     assert 4 == lines.count("  fitted")
-    assert 7 == lines.count("  not fitted")
+    assert 7 == lines.count("  predicted")
     assert "E2 / E0  published 1.022  simulated 1.022" in lines
 
 

@@ -3,15 +3,14 @@
 import errno
 import fcntl
 import os
-import random
 from pathlib import Path
 
 import pytest
 from tests.module_patches import Overridden
 
-from gyre.storage import files, framed_file, wal
+from gyre.storage import files, framed_file
 from gyre.storage.call_log import CallLog, path_of, read
-from gyre.storage.wal import MAGIC, NAME, WalEntry, WriteAheadLog, entries, restore, shards
+from gyre.storage.wal import NAME, WalEntry, WriteAheadLog, entries, restore, shards
 from gyre.types.call_records import CallDelivered
 from gyre.types.errors import ConfigError, LogDamaged
 from gyre.types.ids import CallId
@@ -61,113 +60,6 @@ def test_a_torn_tail_ends_the_journal_at_every_byte(folder):
         found = list(entries(folder))
         assert made[: len(found)] == found
     assert 4 > len(found)
-
-
-def batches(folder, count, sizes=(9, 300)):
-    """A journal of batches of two entries, written one after the other, and where each one ends."""
-    journal, made, ends = WriteAheadLog(folder), [], [len(MAGIC)]
-    for number in range(count):
-        batch = [
-            WalEntry(log="a", offset=number, data=bytes([number, place]) * size)
-            for place, size in enumerate(sizes)
-        ]
-        journal.write(batch)
-        made.append(batch)
-        ends.append(journal.size_bytes)
-    journal.close()
-    return made, ends
-
-
-def flat(made):
-    return [entry for batch in made for entry in batch]
-
-
-def test_a_flipped_bit_anywhere_before_the_last_batch_is_damage_and_nothing_is_thrown_away(folder):
-    """A sound frame behind it would else be taken for what a torn batch has left."""
-    _, ends = batches(folder, 4)
-    path = folder / NAME
-    data = path.read_bytes()
-    for place in range(len(MAGIC), ends[-2]):
-        flipped = bytearray(data)
-        flipped[place] ^= 1 << place % 8
-        path.write_bytes(flipped)
-        with pytest.raises(LogDamaged, match=r"commits: damaged at byte \d+, which was synced"):
-            WriteAheadLog(folder)
-        assert bytes(flipped) == path.read_bytes()
-
-
-def test_a_last_batch_whose_pages_came_in_any_order_ends_the_journal(folder):
-    """The machine went down over its sync: any part of it may be there, and none may be."""
-    made, ends = batches(folder, 4, sizes=(60, 700, 9, 5000))
-    path, rng = folder / NAME, random.Random(7)
-    data = path.read_bytes()
-    holes = 0
-    for _ in range(300):
-        torn = bytearray(data)
-        for page in range(ends[-2] // 512, len(data) // 512 + 1):
-            if rng.random() < 0.4:
-                start = max(ends[-2], page * 512)
-                torn[start : (page + 1) * 512] = bytes(len(torn[start : (page + 1) * 512]))
-        path.write_bytes(torn)
-        found = list(entries(folder))
-        assert 12 <= len(found)
-        assert flat(made)[: len(found)] == found
-        holes += len(found) < 16
-    assert holes > 100
-
-
-def test_an_emptied_journal_is_on_the_disk_before_another_batch_is(folder, monkeypatch):
-    """Marks of before would else stand behind a batch whose pages came in another order."""
-    journal, sizes = WriteAheadLog(folder), []
-
-    def note(fd):
-        sizes.append(os.fstat(fd).st_size)
-        os.fdatasync(fd)
-
-    monkeypatch.setattr(framed_file, "os", Overridden(os, fdatasync=note))
-    for _ in range(2):
-        journal.write([WalEntry(log="a", offset=0, data=b"x" * 100)])
-        journal.empty()
-    assert [] == list(entries(folder))
-    journal.write([WalEntry(log="a", offset=0, data=b"y")])
-    journal.close()
-
-    assert [len(MAGIC)] * 3 == sizes[:6:2]
-    assert [b"y"] == [entry.data for entry in entries(folder)]
-
-
-def test_a_batch_whose_sync_failed_is_not_marked_as_synced(folder, monkeypatch):
-    """Also where its bytes could not be taken back, which the next batch stands behind then."""
-    journal = WriteAheadLog(folder)
-    journal.write([WalEntry(log="a", offset=0, data=b"x" * 100)])
-    synced = journal.size_bytes
-
-    def refuse(*_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(framed_file, "os", Overridden(os, fdatasync=refuse, ftruncate=refuse))
-        with pytest.raises(OSError, match="Input/output"):
-            journal.write([WalEntry(log="b", offset=0, data=b"x" * 100)])
-    journal.write([WalEntry(log="b", offset=0, data=b"x" * 100)])
-    journal.close()
-    data = bytearray((folder / NAME).read_bytes())
-    data[synced + 3] ^= 1
-    (folder / NAME).write_bytes(data)
-
-    assert ["a"] == [entry.log for entry in entries(folder)]
-
-
-def test_a_journal_without_marks_is_read_as_before(folder):
-    """Of a version that wrote none."""
-    made = [WalEntry(log="a", offset=at, data=bytes([at]) * 9) for at in range(3)]
-    write(folder, made)
-    data = (folder / NAME).read_bytes()
-    mark = framed_file.framed(wal._WHERE.pack(0, len(MAGIC)))
-    assert 1 == data.count(mark)
-    (folder / NAME).write_bytes(data.replace(mark, b""))
-
-    assert made == list(entries(folder))
 
 
 @pytest.mark.parametrize("kept", range(0, 6))

@@ -1,12 +1,11 @@
 """Harbor's task folders: defaults, our own words, steps, datasets, and what is refused."""
 
-import re
 import shutil
 
 import pytest
 
 from gyre.tasks.deepswe import DeepSweTasks
-from gyre.tasks.harbor import REPORTS, HarborTasks, digest, read_task
+from gyre.tasks.harbor import HarborTasks, digest, read_task
 from gyre.types.errors import TaskError
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
@@ -34,7 +33,6 @@ def test_what_is_left_out_is_as_harbor_has_it(tmp_path):
         task.evaluation.sentinels,
     )
     assert ("/tests", "/logs/verifier") == (task.evaluation.files_at, task.evaluation.results_at)
-    assert ((), REPORTS) == (task.evaluation.evidence, task.evaluation.evidence_any)
     assert str(tmp_path / "one" / "tests") == task.evaluation.files
     assert (False, "/app", 600.0) == (
         task.needs.portable,
@@ -59,7 +57,6 @@ reward_key = "f2p"
 gate = "p2p"
 baseline = 0.25
 sentinels = [-1, -2]
-score = "reward.txt"
 evidence = ["ctrf.json"]
 eval_retries = 4
 overall_timeout_sec = 900
@@ -95,7 +92,6 @@ def test_what_is_said_is_taken(tmp_path):
     )
     assert ("f2p", "p2p", 0.25) == (rule.reward_key, rule.gate, rule.baseline)
     assert ((-1.0, -2.0), ("ctrf.json",), 5) == (rule.sentinels, rule.evidence, rule.attempts)
-    assert ("reward.txt", ()) == (rule.score, rule.evidence_any)
     assert ({"MODE": "strict"}, {"A": "1"}) == (rule.variables, task.variables)
     assert {"difficulty": "hard", "tags": '["a", "b"]'} == task.metadata
     assert ("busybox", None, "/work") == (task.needs.image, task.needs.build, task.needs.workdir)
@@ -141,35 +137,6 @@ MISTAKES = {
     "names that differ": "[[steps]]\nname = 'a'\n[[steps]]\nname = 'A'",
     "task.toml": "x = ",
 }
-
-
-@pytest.mark.parametrize("said", ["evidence = []", "portable = true"])
-def test_a_report_of_tests_is_not_asked_for_where_it_is_said(said, tmp_path):
-    rule = read_task(written(tmp_path / "a", toml=f"[metadata.rl]\n{said}")).evaluation
-
-    assert ((), ()) == (rule.evidence, rule.evidence_any)
-
-
-@pytest.mark.parametrize(
-    "said", ["", "network_mode = 'no-network'", "allow_internet = true", "allow_internet = false"]
-)
-def test_a_task_without_a_network_is_taken(said, tmp_path):
-    assert "a" == read_task(written(tmp_path / "a", toml=f"[environment]\n{said}")).id
-
-
-NETWORKS = {
-    "environment.network_mode": "[environment]\nnetwork_mode = 'public'",
-    "agent.network_mode": "[agent]\nnetwork_mode = 'allowlist'",
-    "verifier.network_mode": "[verifier]\nnetwork_mode = 'public'",
-    "verifier.environment.network_mode": "[verifier.environment]\nnetwork_mode = 'public'",
-    "steps.a.agent.network_mode": ("[[steps]]\nname = 'a'\n[steps.agent]\nnetwork_mode = 'public'"),
-}
-
-
-@pytest.mark.parametrize("key", NETWORKS)
-def test_a_network_that_a_task_asks_for_and_no_sandbox_has_is_named(key, tmp_path):
-    with pytest.raises(TaskError, match=rf"a/task\.toml: {key}: expected no-network"):
-        read_task(written(tmp_path / "a", toml=NETWORKS[key]))
 
 
 @pytest.mark.parametrize("complaint", MISTAKES)
@@ -307,21 +274,8 @@ def test_a_dataset_gives_its_tasks_in_its_order_by_their_digests(tmp_path):
     (one / "tests" / "__pycache__" / "a.pyc").write_text("no part of it")
     assert 2 == len(HarborTasks(tmp_path))
     (one / "tests" / "test.sh").write_text("exit 0")
-    left = HarborTasks(tmp_path)
-    assert (1, "org/two") == (len(left), left.get(0).id)
-    assert re.search(r"tasks\[1\].*expected sha256:.*found sha256:", str(left.set_aside[0]))
-
-
-def test_a_task_of_a_dataset_that_cannot_be_read_leaves_the_others(tmp_path):
-    one = written(tmp_path / "x", toml=named("one"))
-    two = written(tmp_path / "y", toml=named("two") + "\n[environment]\nos = 'windows'")
-    (tmp_path / "z").mkdir()
-    (tmp_path / "z" / "task.toml").write_text("x = ")
-    dataset(tmp_path, ("org/one", digest(one)), ("org/two", digest(two)))
-    found = HarborTasks(tmp_path)
-
-    assert (1, "org/one") == (len(found), found.get(0).id)
-    assert "expected linux" in str(found.set_aside[0])
+    with pytest.raises(TaskError, match=r"tasks\[1\].*expected sha256:.*found sha256:"):
+        HarborTasks(tmp_path)
 
 
 def test_a_digest_is_as_harbor_computes_it(tmp_path):
@@ -372,11 +326,9 @@ def test_deepswe_pays_for_what_failed_before_if_the_rest_still_works(tmp_path):
     rule = DeepSweTasks(tmp_path).get(0).evaluation
 
     assert ("f2p", "p2p", (-1.0,)) == (rule.reward_key, rule.gate, rule.sentinels)
-    assert ("reward.json", ()) == (rule.score, rule.evidence_any)
     assert ("bash", "-c") == rule.argv[:2]
     for line in ("cd /src", "add -A", f"diff --binary {BASE} HEAD", f"--force {BASE}"):
         assert line in rule.argv[2]
-    bad = written(tmp_path / "b", toml="[metadata]\nbase_commit_hash = 'x; rm'")
-    assert 1 == len(DeepSweTasks(tmp_path))
+    written(tmp_path / "b", toml="[metadata]\nbase_commit_hash = 'x; rm'")
     with pytest.raises(TaskError, match="base_commit_hash: expected a commit"):
-        DeepSweTasks(bad)
+        DeepSweTasks(tmp_path)

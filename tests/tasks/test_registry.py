@@ -1,13 +1,12 @@
 """Which source a table or a word on a command line means, and which tasks fit which sandbox."""
 
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gyre.config.run_config import HarborTasksConfig, SandboxConfig
+from gyre.config.run_config import HarborTasksConfig
 from gyre.tasks.registry import open_tasks, refuse_unfit, section_for
 from gyre.tasks.task_list import ListedTasks
 from gyre.types.errors import ConfigError
@@ -62,22 +61,6 @@ TASK = Task(id="a", instruction="go", files=None, evaluation=EvaluationRule(argv
 
 def test_a_task_that_needs_its_image_runs_only_where_it_gets_one():
     tasks = ListedTasks([TASK, replace(TASK, id="b", needs=ResourceNeeds(portable=False))], "here")
-    refuse_unfit(tasks, SandboxConfig(kind="docker", image="x"))
+    refuse_unfit(tasks, sandbox="docker")
     with pytest.raises(ConfigError, match=r"task b: needs its image.*sandbox\.kind = docker"):
-        refuse_unfit(tasks, SandboxConfig(kind="process"))
-
-
-@pytest.mark.parametrize(
-    ("needs", "is_fit"),
-    [
-        (ResourceNeeds(), False),
-        (ResourceNeeds(judge_image="graded:1"), False),
-        (ResourceNeeds(image="x"), True),
-        (ResourceNeeds(build="folder"), True),
-    ],
-)
-def test_containers_need_an_image_for_agents_which_that_of_a_judge_is_not(needs, is_fit):
-    tasks = ListedTasks([replace(TASK, needs=needs)], "here")
-    refuse_unfit(tasks, SandboxConfig(kind="docker", image="x"))
-    with nullcontext() if is_fit else pytest.raises(ConfigError, match=r"a: .* sandbox\.image"):
-        refuse_unfit(tasks, SandboxConfig(kind="docker"))
+        refuse_unfit(tasks, sandbox="process")

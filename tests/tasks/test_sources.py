@@ -46,8 +46,8 @@ def line(**changed):
     ("lines", "complaint"),
     [
         ([line(), "", line()], ":3: 'a' is the id of line 1 already"),
-        (["", "[1]"], ":2: expected an object, found a list"),
-        (["{", "[1]"], ":1: .*; none of 2 tasks can be read"),
+        ([line(), "[1]"], ":2: expected an object, found a list"),
+        ([line(), "{"], ":2: "),
         ([line(id="")], ":1: id: expected a name"),
         ([line(files="nowhere")], ":1: nowhere: expected a folder"),
         ([line(evaluation=3)], ":1: "),
@@ -59,23 +59,6 @@ def test_a_wrong_line_is_named_by_its_number(lines, complaint, tmp_path):
 
     with pytest.raises(TaskError, match=complaint):
         JsonlTasks(path)
-
-
-def test_what_cannot_be_read_is_set_aside_by_name_and_the_others_stay(tmp_path, caplog):
-    path = tmp_path / "tasks.jsonl"
-    path.write_text("\n".join(["{", line(), "", line(id="b", instruction=""), line(id="c")]))
-    for name, text in {"bad": "x = ", "good": TOML}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "task.toml").write_text(text)
-    lines, folders = JsonlTasks(path), FolderTasks(tmp_path)
-
-    assert ["a", "c"] == [lines.get(index).id for index in range(len(lines))]
-    assert (1, "good") == (len(folders), folders.get(0).id)
-    for said, named in zip(
-        caplog.messages, ["jsonl:1: ", "jsonl:4: instruction: ", "bad/task.toml"], strict=True
-    ):
-        assert said.startswith("gyre: a task is set aside: ")
-        assert named in said
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -84,7 +84,6 @@ def tables(folder: Path, name: str, sizes: Sizes, *, seed: int, steps: int) -> d
         },
         "cells": {
             **{"count": 1, "capacity": 1, "standalone": [sizes.slots]},
-            "share_devices": on_gpu,
             **({"trainer": "benchmarks.gpu.learn.eager:trainer"} if on_gpu else {}),
         },
         "draw": {"max_trajectories": BUDGETS[name]},

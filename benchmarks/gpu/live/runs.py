@@ -129,7 +129,6 @@ def live(
             "schedule": schedule,
             "cells": {
                 **cells_of(name, size, training=training),
-                "share_devices": machine.device == "cuda",
                 "engine": f"benchmarks.gpu.live.warmed:engine?{options}",
                 "trainer": "benchmarks.gpu.live.warmed:trainer",
             },

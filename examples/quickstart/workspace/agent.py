@@ -85,7 +85,7 @@ def ask(messages: list[dict]) -> dict:
     headers = {
         "authorization": f"Bearer {os.environ['OPENAI_API_KEY']}",
         "content-type": "application/json",
-        "x-gyre-role": "main",  # Without it the same is assumed, and flagged.
+        "x-gyre-role": "main",  # Without it the same is assumed, and counted as an assumption.
     }
     connection = http.client.HTTPConnection(host, timeout=PATIENCE_S)
     connection.request("POST", f"/{path}/chat/completions", body, headers)

@@ -200,8 +200,7 @@ class CellApi:
         return ReduceReply(num_bytes=await do)
 
     async def _step(self, body: bytes) -> Any:
-        asked = _read(body, StepRequest)
-        return await self._do(self._trains.step, asked.version, asked.has_targets)
+        return await self._do(self._trains.step, _read(body, StepRequest).version)
 
     async def _spread(self, body: bytes) -> Mapping[str, float]:
         asked = _read(body, BroadcastRequest)
@@ -246,7 +245,7 @@ class CellApi:
             source = await asyncio.to_thread(self._fetched, asked, asked.given)
         else:
             await asyncio.to_thread(self._check_digest, asked)
-        await self._engine.load(source, version=asked.version)
+        await self._engine.load(source, version=asked.version, keep_kv=asked.keep_kv)
         seconds = perf_counter() - began
         if own is not None:
             if self._trains.version != asked.version:
@@ -348,7 +347,7 @@ class CellApplication:
             return
 
     def _check_key(self, exchange: Exchange) -> None:
-        given = exchange.bearer or ""
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._key.encode()):
             message = "expected the run's token"
             raise Unauthorized(message)

@@ -121,9 +121,8 @@ class CellClient:
         body = body_of(ReduceRequest(epoch=epoch, members=list(members), leases=held))
         return (await self._post("reduce", body, ReduceReply)).num_bytes
 
-    async def step(self, version: int, *, has_targets: bool = True) -> StepReport:
-        asked = StepRequest(version=version, has_targets=has_targets)
-        return await self._post("step", body_of(asked), StepReport)
+    async def step(self, version: int) -> StepReport:
+        return await self._post("step", body_of(StepRequest(version=version)), StepReport)
 
     async def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
         body = body_of(BroadcastRequest(epoch=epoch, members=list(members), version=version))

@@ -152,8 +152,8 @@ def open_trainer(plan: CellSpec, network: Network) -> CellTrainer:
         temperature=plan.temperature,
     )
     trainer.version = plan.version
-    if plan.saved_state is not None:
-        trainer.load(read_state(plan.saved_state, 0, stages=1, shards=1), version=plan.version)
+    if plan.checkpoint is not None and plan.optimizer is not None:
+        trainer.load(read_state(plan.checkpoint, 0, stages=1, shards=1), version=plan.version)
     return trainer
 
 
@@ -222,8 +222,8 @@ def with_checkpoint_version(plan: CellSpec) -> CellSpec:
     if manifest is None:
         message = f"{plan.checkpoint}: expected a checkpoint, found no manifest"
         raise ModelError(message)
-    if plan.saved_state is not None:
-        found = require_state_manifest(plan.saved_state).version
+    if plan.optimizer is not None:
+        found = require_state_manifest(plan.checkpoint).version
         if found != manifest.version:
             message = f"{plan.checkpoint}: expected the optimizer's state of version "
             raise ModelError(f"{message}{manifest.version}, found that of {found}")

@@ -55,8 +55,6 @@ class StepRequest(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     """The cell's sum is clipped and applied to this version."""
 
     version: int
-    has_targets: bool = True
-    """Whether its batch has any; if not, weights and optimizer stay (SPEC 3.3)."""
 
 
 class BroadcastRequest(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -96,6 +94,7 @@ class LoadRequest(msgspec.Struct, forbid_unknown_fields=True):
     folder: str
     version: int
     digest: str
+    keep_kv: bool = False
     given: ExposedWeights | None = None
     """Where another cell holds them, to be read in place of the folder."""
 

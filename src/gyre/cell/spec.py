@@ -60,8 +60,6 @@ class CellSpec:
     trainer_factory: str | None = None
     checkpoint: Path | None = None
     """Folder whose weights, version and optimizer's state it begins with, in place of `model`'s."""
-    fresh_optimizer: bool = False
-    """The checkpoint has no state of the optimizer, which begins anew with its weights."""
     host: str = "127.0.0.1"
     """Address of its machine, by which the others of the run reach it."""
     doors: tuple[str, ...] = ()
@@ -73,12 +71,6 @@ class CellSpec:
     def source(self) -> str:
         """What its weights are read from."""
         return self.model if self.checkpoint is None else str(self.checkpoint)
-
-    @property
-    def saved_state(self) -> Path | None:
-        """The checkpoint whose optimizer's state its trainer goes on from."""
-        is_saved = self.optimizer is not None and not self.fresh_optimizer
-        return self.checkpoint if is_saved else None
 
     @property
     def ranks(self) -> int:

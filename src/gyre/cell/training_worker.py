@@ -15,7 +15,6 @@ from gyre.cell.protocol import ExposedWeights, SavedCheckpoint
 from gyre.cell.weight_sync import WeightPublisher
 from gyre.model.cuda_ipc import IpcMemory
 from gyre.trainer.distributed.cell_comm import CellComm, num_bytes
-from gyre.trainer.distributed.rank_trainer import RankTrainer
 from gyre.trainer.offload import Snapshot, oom_guard, synchronize
 from gyre.trainer.protocol import CellTrainer
 from gyre.types.errors import CellError
@@ -81,8 +80,8 @@ class TrainingWorker(Protocol):
         """The first member's sum is that of all; bytes that this cell sent there."""
         ...
 
-    def step(self, version: int, has_targets: bool = True) -> StepReport:
-        """One update from this version, and from no other; without targets by nothing."""
+    def step(self, version: int) -> StepReport:
+        """One update from this version, and from no other."""
         ...
 
     def broadcast_weights(self, epoch: int, members: Sequence[int], version: int) -> None:
@@ -181,10 +180,10 @@ class SingleRankWorker:
         self._held = {lease for held in leases.values() for lease in held}
         return 0
 
-    def step(self, version: int, has_targets: bool = True) -> StepReport:
+    def step(self, version: int) -> StepReport:
         check_version(self._trainer.version, version)
         with self._snapshot.changing():
-            report = self._trainer.step() if has_targets else keep_weights(self._trainer)
+            report = self._trainer.step()
         self._shown.changed()
         self._held.clear()
         return report
@@ -225,15 +224,6 @@ def check_held(cell: int, held: set[int], leases: Leases) -> None:
     if mine != held:
         odd = sorted(mine ^ held)
         raise CellError(f"the sum of cell {cell} is not of its leases: {odd} differ")
-
-
-def keep_weights(trainer: CellTrainer | RankTrainer) -> StepReport:
-    """The step of a batch without a target: the next version has the same weights (SPEC 3.3)."""
-    trainer.clear()
-    trainer.version += 1
-    return StepReport(
-        version=trainer.version, gradient_norm=0.0, is_clipped=False, lr=0.0, step_s=0.0
-    )
 
 
 def check_version(found: int, wanted: int) -> None:

@@ -27,10 +27,6 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.name is None:
         raise ConfigError(f"expected a name, as in `gyre model {args.action} {FETCHED}`")
-
-    from gyre.model.registry import require_torch
-
-    require_torch(args.action)
     if args.action == "show":
         _show(args.name)
     else:

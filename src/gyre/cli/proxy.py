@@ -55,8 +55,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     top_k = "draw among so many of the likeliest tokens (default: among all)"
     add("--top-k", type=int, default=SamplingParams().top_k, help=top_k)
     add("--honour-sampling", action="store_true", help="use the harness's temperature and top-p")
-    instead = "what the model reads in place of an image, a document or a recording"
-    add("--media-placeholder", default=ProxyConfig().media_placeholder, help=instead)
 
 
 def _numbers() -> list[tuple[str, float, str]]:
@@ -114,7 +112,6 @@ def run(args: argparse.Namespace) -> None:
             context_tokens=args.context,
             ping_s=args.ping,
             honour_sampling=args.honour_sampling,
-            media_placeholder=args.media_placeholder,
         ),
         router=RouterConfig(
             capacity=args.capacity, hold_s=args.hold, idle_s=args.idle, kv_s=args.kv

@@ -60,10 +60,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from gyre.model.registry import require_torch
-
-    require_torch("serving")
-
     import gyre.inference.engine.async_engine  # noqa: F401
     from gyre.inference.server.main import RunningServer, ServerSpec
     from gyre.inference.server.main import run as run_server

@@ -54,13 +54,12 @@ def train_to_end(run: "RunFile", *, resumes: bool = False) -> int:
     """Shows the run while it goes, and its summary; returns the exit status."""
     import sys
 
-    from gyre.controller.main import folder_of, heard_so_far, require_ready, train
+    from gyre.controller.main import folder_of, heard_so_far, train
     from gyre.observability.history.state import RunState
     from gyre.observability.metrics import RunMetrics
     from gyre.observability.terminal.colors import wants_colour
     from gyre.observability.terminal.progress import Progress
 
-    require_ready(run, resumes=resumes)
     cells, name = run.config.cells, run.config.run.name
     print(f"gyre {'resume' if resumes else 'train'}: {name} in {folder_of(run)}")
     print(f"  starting {cells.count} cells of {run.config.model.name}, and a proxy", flush=True)
@@ -74,7 +73,7 @@ def train_to_end(run: "RunFile", *, resumes: bool = False) -> int:
     try:
         with _serve_page(folder_of(run)):
             listeners = [progress.record, RunMetrics(trackers, before=before).record]
-            reason = train(run, resumes=resumes, listeners=listeners, display=progress)
+            reason = train(run, resumes=resumes, listeners=listeners, tick=progress.tick)
     finally:
         progress.clear()
         trackers.close()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from gyre.aio import done_within
 from gyre.cluster.process import STOP_S, ForkedProcess, LocalNode
-from gyre.types.errors import ConfigError, ProcessKilled
+from gyre.types.errors import ConfigError
 from gyre.types.protocols import Cluster, Node, NodeProcess, ProcessHandle
 
 
@@ -122,7 +122,7 @@ class ForkClient:
             if not process.cancel():
                 # Asked for here, else the loop warns that the failure was never retrieved.
                 process.exception()
-            raise await self._has_ended(self._process) from error
+            raise self._has_ended() from error
         return await process
 
     def signal_log_holder(self, log: str, number: int) -> None:
@@ -170,17 +170,13 @@ class ForkClient:
                 children[pid].report_ready(answer["ready"])
             if "ended" in answer:
                 children.pop(pid).report_end(answer["ended"])
-        if asked:
-            ended = await self._has_ended(process)
-            for request in asked.values():
-                if not request.process.done():
-                    request.process.set_exception(ended)
+        for request in asked.values():
+            if not request.process.done():
+                request.process.set_exception(self._has_ended())
         self._tasks += (asyncio.create_task(child.watch()) for child in children.values())
 
-    async def _has_ended(self, process: NodeProcess) -> ConfigError:
-        is_killed = await done_within(STOP_S, process.wait()) and await process.wait() < 0
-        kind = ProcessKilled if is_killed else ConfigError
-        return kind(f"the fork server of {self._module} has ended")
+    def _has_ended(self) -> ConfigError:
+        return ConfigError(f"the fork server of {self._module} has ended")
 
 
 async def _fork_server(module: str, log: Path, node: Node, dies_with_parent: bool) -> NodeProcess:

@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import PIPE
 
 from gyre.aio import PipedProcess, done_within, start_process
-from gyre.types.errors import ConfigError, ProcessKilled
+from gyre.types.errors import ConfigError
 from gyre.types.protocols import LOST, Node, NodeProcess
 
 
@@ -262,17 +262,14 @@ class LoggedProcess(ABC):
 
     async def _wait_ready(self, address: Coroutine[None, None, str | None], within_s: float) -> str:
         """The address; ConfigError with the end of its log if there is none, or not in time."""
-        kind = ConfigError
         try:
             async with asyncio.timeout(within_s):
                 if (found := await address) is not None:
                     return found
-                status = await self.wait()
-                problem = f"ended with status {status}"
-                kind = ProcessKilled if status < 0 else ConfigError
+                problem = f"ended with status {await self.wait()}"
         except TimeoutError:
             problem = f"not ready within {within_s:g} s"
-        raise kind(f"{self.name}: {problem}\n{self.log_tail()}".rstrip())
+        raise ConfigError(f"{self.name}: {problem}\n{self.log_tail()}".rstrip())
 
     async def _wait_gone(self) -> int:
         while await self.node.is_running(self.pid, str(self.log)):

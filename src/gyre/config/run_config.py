@@ -166,8 +166,7 @@ class ScheduleConfig:
     streaming: bool = True
     """Training begins with the first ready groups; else with all groups of a burst (SPEC 9)."""
     launch_order: Literal["oldest", "longest"] = "oldest"
-    """Which queued group launches first among those of one version (SPEC 1.3); "longest" only in a
-    simulation."""
+    """Which queued group launches first among those of one version (SPEC 1.3)."""
     surplus: CountOrNone = 0
     """Executions dispatched per group above N, cancelled at its N-th valid reward (SPEC 6.5)."""
     supply_fraction: Share = 0.1
@@ -180,16 +179,12 @@ class ScheduleConfig:
     """Valid rewards a group needs so that it is not void; placeholders count (SPEC 6.5)."""
     max_void: Fraction = 0.5
     """The run stops when a larger part of the last 2 B closed groups is void (SPEC 6.5)."""
-    max_unusable: Fraction = 0.9
-    """The run stops when a larger part of the last B groups' executions never called the model,
-    never started or crashed within 5 s; 1.0: never (SPEC 11.3)."""
     evaluation_holds_slot: bool = False
     """A terminated execution keeps its slot until it is closed (SPEC 1.3)."""
     endless_dispatch: bool = False
     """Groups are admitted as if the run had no end (SPEC 1.6)."""
     overcommit: Factor = 1.0
-    """While every cell is home, an engine holds this many times its capacity in executions; above
-    1 only in a simulation."""
+    """While every cell is home, an engine holds this many times its capacity in executions."""
     publish_s: Seconds = 120.0
     """An engine silent for so long during a publication is fenced (SPEC 2.2); live runs only."""
     join_s: NotNegative = 30.0
@@ -237,8 +232,6 @@ class CellsConfig:
     """MODULE:FUNCTION?key=value of a trainer for cells of one rank; not set: the built-in one."""
     threads: Count | None = None
     """CPU threads of each cell; not set: the machine's cores shared out among them."""
-    share_devices: bool = False
-    """Cells of one machine may have one GPU, as under MPS; else only one cell is on a GPU."""
 
     @property
     def ranks(self) -> int:

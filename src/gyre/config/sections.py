@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from gyre.types.conversation import MEDIA_PLACEHOLDER
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
@@ -100,9 +98,6 @@ class ProxyConfig:
     """How long the proxy of a training run waits for a controller to resume it; then it ends."""
     shards: Count = 1
     """Processes that a training run's proxy consists of; port counts up from the first one's."""
-    media_placeholder: Text = MEDIA_PLACEHOLDER
-    """What the model reads in place of an image, a document, a file or a recording, which `{kind}`
-    names; an execution keeps the one it began with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

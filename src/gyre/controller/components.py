@@ -141,7 +141,6 @@ def _executions(
             order_of=order_of,
             facts_token=endpoint.token,
             spawn=loop.spawn,
-            alarm=loop.alarm,
         )
 
     queries = TaskSampler(len(tasks), seed=config.run.seed)

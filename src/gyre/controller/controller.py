@@ -6,7 +6,7 @@ executions and its proxy to the controller that resumes it.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,12 @@ from gyre.controller.cells.processes import CellProcesses, open_session
 from gyre.controller.components import Components, begin_run, build_components
 from gyre.controller.executions import facts_server
 from gyre.controller.executions.facts_server import FactsEndpoint, FactsServer
-from gyre.controller.preflight import harness_for, open_tasks
-from gyre.controller.process_specs import proxy_plan
+from gyre.controller.process_specs import harness_for, open_tasks, proxy_plan
 from gyre.controller.proxy_processes import ProxyProcesses, recorded_plans
 from gyre.controller.recovered_state import RecoveredState, recover
 from gyre.controller.resource_usage import ProcessRoots, ResourceSampler
 from gyre.controller.run_dir import SETTINGS, RunDir, RunFile, fixed_settings
-from gyre.controller.run_loop import Decided, Display, Listener, RunLoop, warn
+from gyre.controller.run_loop import Decided, Listener, RunLoop
 from gyre.journal.journal import Header, Journal, JournalContents
 from gyre.model import checkpoint_store
 from gyre.net.http_server import listener, serving, told_to_stop
@@ -36,15 +35,13 @@ from gyre.scheduler.messages import StopReason
 from gyre.scheduler.replay import JOURNAL_EVENTS, plain_shape
 from gyre.scheduler.scheduler import Scheduler
 from gyre.storage.files import replace as replace_file
-from gyre.types.errors import CellGone, ConfigError, GyreError, ProcessKilled, TakenOver
+from gyre.types.errors import ConfigError, GyreError, TakenOver
 from gyre.types.ids import ExecutionId
 from gyre.types.protocols import Cluster
 from gyre.types.run_events import TOLD, RunEnded
 
 BEAT_S = 1.0
 """How often `tick` is called."""
-MOST_FIRST_STARTS = 3
-"""Times that a run may begin whose processes are killed before it has begun."""
 SETTLE_S = 10.0
 """How long the journal may take to record the end of a run that is asked to stop."""
 
@@ -59,25 +56,26 @@ class Controller:
         *,
         resumes: bool = False,
         listeners: Sequence[Listener] = (),
-        display: Display | None = None,
+        tick: Callable[[float], None] | None = None,
         decided: Decided | None = None,
         usage: ResourceSampler | None = None,
     ) -> None:
-        """`usage` measures what the run uses, unless it is None."""
+        """`tick` is called about once a second with the time of the run; `usage` measures what
+        the run uses, unless it is None."""
         self._run = run
         self._folder = folder.absolute()
         self._resumes = resumes
         self._listeners = listeners
-        self._display = display
+        self._tick = tick
         self._decided = decided
         self._usage = usage
         # Refused here and not at the first launch.
         harness_for(run.config)
-        sandbox = run.config.sandbox
-        self._tasks = open_tasks(run.config.tasks, sandbox=sandbox)
+        kind = run.config.sandbox.kind
+        self._tasks = open_tasks(run.config.tasks, sandbox=kind)
         held_out = run.config.evaluation
         self._held_out = (
-            open_tasks(held_out.tasks, sandbox=sandbox)
+            open_tasks(held_out.tasks, sandbox=kind)
             if held_out.slots and held_out.tasks is not None
             else None
         )
@@ -87,20 +85,6 @@ class Controller:
     async def work(self) -> StopReason | None:
         """Why the run ended; None if it was asked to stop."""
         stop_requested = told_to_stop()
-        num_starts = 1
-        while True:
-            try:
-                return await self._once(stop_requested)
-            except (ProcessKilled, CellGone) as error:
-                if self._has_begun or num_starts == MOST_FIRST_STARTS or stop_requested.is_set():
-                    raise
-                warn(f"the run begins again, because a process of it was killed: {error}")
-            num_starts += 1
-            # It is as another controller would find it.
-            self._resumes = True
-            await asyncio.sleep(BEAT_S)
-
-    async def _once(self, stop_requested: asyncio.Event) -> StopReason | None:
         try:
             async with AsyncExitStack() as stack:
                 stack.push(self._say_what_is_left)
@@ -143,13 +127,7 @@ class Controller:
                 stop_requested.wait(), self._start(stack, places, found, before)
             )
             scheduler = Scheduler(self._run.shape) if found is None else found.scheduler
-            loop = RunLoop(
-                scheduler,
-                journal,
-                listeners=self._listeners,
-                decided=self._decided,
-                alarm=None if self._display is None else self._display.alarm,
-            )
+            loop = RunLoop(scheduler, journal, listeners=self._listeners, decided=self._decided)
             return await self._run_scheduler(stack, loop, processes, found, stop_requested)
         except Interrupted:
             self._is_over = True
@@ -319,8 +297,8 @@ class Controller:
     async def _tick_on(self, loop: RunLoop) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            if self._display is not None:
-                self._display.tick(loop.now)
+            if self._tick is not None:
+                self._tick(loop.now)
 
 
 async def _stop_when(stop_requested: asyncio.Event, loop: RunLoop) -> None:

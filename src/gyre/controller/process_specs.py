@@ -6,18 +6,22 @@ from pathlib import Path
 
 from gyre.batching.group_packer import GroupPacker
 from gyre.cell.spec import CellSpec
-from gyre.config.run_config import DeadlinesConfig, RunConfig, SandboxConfig
+from gyre.config.run_config import DeadlinesConfig, RunConfig, SandboxConfig, TasksConfig
 from gyre.config.sections import ServerConfig
-from gyre.controller.preflight import harness_for
 from gyre.controller.run_dir import RunDir
+from gyre.harnesses.program import ContextWindow
+from gyre.harnesses.registry import open_harness
 from gyre.model.registry import model_folder
 from gyre.proxy.spec import ProxySpec
 from gyre.rollout.spec import ExecutionSpec
 from gyre.storage.files import proxy_address_file
+from gyre.tasks.registry import open_tasks as open_source
+from gyre.tasks.registry import refuse_unfit
 from gyre.types.errors import ConfigError
 from gyre.types.ids import ExecutionId, shard_of
+from gyre.types.places import TaskSource
 from gyre.types.sampling import SamplingParams
-from gyre.types.tasks import EvaluationRule, Limits, SandboxSpec, Task
+from gyre.types.tasks import Command, EvaluationRule, Limits, SandboxSpec, Task
 
 
 def cell_plan(config: RunConfig, places: RunDir, cell: int) -> CellSpec:
@@ -117,6 +121,14 @@ def order_for(
     )
 
 
+def harness_for(config: RunConfig) -> Command:
+    """How every execution starts its agent program; ConfigError if it is not installed."""
+    window = ContextWindow.of(
+        context_tokens=config.proxy.context_tokens, reply_tokens=config.sampling.max_tokens
+    )
+    return open_harness(config.harness, window)
+
+
 def deadlines_for(allowed: DeadlinesConfig, task: Task) -> tuple[float, float]:
     """The agent's and the overall one: a task may ask for less than its run allows."""
     agent_s, overall_s = allowed.agent_s, allowed.overall_s
@@ -182,3 +194,10 @@ def packer_for(config: RunConfig, places: RunDir) -> GroupPacker:
         by_trajectory=config.objective.kind != "gyre",
         shuffle_rewards=config.objective.shuffle_rewards,
     )
+
+
+def open_tasks(section: TasksConfig, *, sandbox: str = "process") -> TaskSource:
+    """The tasks that a table of the run file names, all fit for a sandbox of that kind."""
+    found = open_source(section)
+    refuse_unfit(found, sandbox=sandbox)
+    return found

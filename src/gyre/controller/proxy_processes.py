@@ -6,7 +6,6 @@ Rule 3: each outlives its controller, so that calls wait for the next one and do
 """
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -24,16 +23,15 @@ from gyre.cluster.process import AdoptedProcess, SpawnedProcess, holder_of_port,
 from gyre.controller.run_dir import RunDir
 from gyre.controller.run_loop import RunLoop, warn
 from gyre.proxy.client import ProxyClient, ShardedProxyClient
-from gyre.proxy.spec import DAMAGED, ProxySpec
+from gyre.proxy.spec import ProxySpec
 from gyre.storage.files import PROXY, proxy_address_file, read_plan, write_plan
-from gyre.types.errors import BoundaryError, ConfigError, LogDamaged, TakenOver
+from gyre.types.errors import BoundaryError, ConfigError, TakenOver
 from gyre.types.ids import EngineName, named
 from gyre.types.protocols import ProcessHandle
 from gyre.types.run_events import ProxyRestarted
 from gyre.version import fingerprint
 
 T = TypeVar("T")
-ADDRESS = re.compile(r"http://\S+:\d+")
 READY_S = 300.0
 """How long it may take to be ready: many logs are indexed."""
 ANSWER_S = 10.0
@@ -56,20 +54,15 @@ class ProxyLauncher:
         self._session = session
 
     async def start(self, plan: ProxySpec) -> tuple[ProcessHandle, ProxyClient]:
-        """A new process that takes calls; ConfigError if it does not come to that.
-
-        LogDamaged where no other one would.
-        """
+        """A new process that takes calls; ConfigError if it does not come to that."""
         arguments = ("-m", "gyre.proxy.main", str(self.write(plan)))
         process = await SpawnedProcess.start(self.name, arguments, self.log)
+        self._places.note_pid(self.name, process.pid)
         try:
-            self._places.note_pid(self.name, process.pid)
             return process, ProxyClient(await process.ready(READY_S), self._session)
-        except (ConfigError, OSError, asyncio.CancelledError) as error:
+        except (ConfigError, asyncio.CancelledError):
             # Also when this task is cancelled: no other one would end the process.
             await process.stop()
-            if isinstance(error, ConfigError) and await process.wait() == DAMAGED:
-                raise LogDamaged(str(error)) from error
             raise
 
     async def start_again(
@@ -101,10 +94,7 @@ class ProxyLauncher:
             return None
         if not holds_log(pid, self.log):
             return None
-        path = proxy_address_file(self._places.run, self._shard)
-        url = path.read_text(errors="replace").strip()
-        if ADDRESS.fullmatch(url) is None:
-            raise ConfigError(f"{path}: expected the proxy's address, http://HOST:PORT")
+        url = proxy_address_file(self._places.run, self._shard).read_text().strip()
         return AdoptedProcess(self.name, pid, self.log), ProxyClient(url, self._session)
 
     @property

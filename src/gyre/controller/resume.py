@@ -5,7 +5,6 @@ Rule 2: nothing is decided here; cells are said to have died, and the scheduler 
 """
 
 import asyncio
-from pathlib import Path
 
 from gyre.cluster.process import AdoptedProcess, holds_log
 from gyre.controller.components import Components
@@ -17,7 +16,7 @@ from gyre.model.checkpoint_store import Checkpoint
 from gyre.scheduler.cells import CellState
 from gyre.scheduler.messages import CellDied, EngineLost, LoadWeights
 from gyre.storage.files import is_proxy
-from gyre.types.errors import ConfigError, ModelError
+from gyre.types.errors import ConfigError
 from gyre.types.ids import CellId, EngineId
 
 
@@ -51,26 +50,13 @@ def continue_run(loop: RunLoop, found: RecoveredState, parts: Components) -> Non
 
 
 def published(found: RecoveredState, places: RunDir) -> Checkpoint:
-    """The weights that engines served last, damaged ones too; ConfigError if they are not there."""
+    """The weights that engines served last; ConfigError if they are not there any more."""
     version = found.published
     for checkpoint in checkpoint_store.listed(places.checkpoints):
         if checkpoint.version == version and found.digest in (None, checkpoint.digest):
             return checkpoint
-    folder = places.checkpoints / checkpoint_store.name_of(version)
-    if checkpoint_store.aside_of(folder).exists() or _is_damaged(folder):
-        # The core makes it again, because no cell gets it from there.
-        digest = found.digest or ""
-        return Checkpoint(version=version, folder=folder, digest=digest, has_optimizer=False)
     message = f"{places.checkpoints}: expected version {version}, which engines served last"
     raise ConfigError(message if found.digest is None else f"{message}, digest {found.digest}")
-
-
-def _is_damaged(folder: Path) -> bool:
-    try:
-        checkpoint_store.read_manifest(folder)
-    except ModelError:
-        return True
-    return False
 
 
 async def kill_leftovers(places: RunDir, *, proxy: bool) -> int:

@@ -213,21 +213,12 @@ def opened(run: Path, stack: AsyncExitStack, *, in_memory: bool = True) -> RunDi
 
 def remove_earlier(places: RunDir) -> None:
     """Removes shares of controllers that were killed; only the one that holds the run may."""
-    _remove(share for share in _noted(places) if share != places.share)
+    for share in _noted(places):
+        if share.name.startswith(PREFIX) and share != places.share:
+            shutil.rmtree(share, ignore_errors=True)
     # A full disk leaves names of what is gone, which does no harm.
     with suppress(OSError):
         _note(places, [places.share])
-
-
-def remove_all(places: RunDir) -> None:
-    """Removes the shares of a run that no controller works on."""
-    _remove(_noted(places))
-
-
-def _remove(shares: Iterable[Path]) -> None:
-    for share in shares:
-        if share.name.startswith(PREFIX):
-            shutil.rmtree(share, ignore_errors=True)
 
 
 def _noted(places: RunDir) -> list[Path]:
@@ -248,7 +239,6 @@ MAY_CHANGE = (
     "schedule.lease_s",
     "schedule.group_s",
     "cells.threads",
-    "cells.share_devices",
     "trainer.kind",
     "proxy.alone_s",
     "checkpoint",
@@ -276,11 +266,7 @@ class RunStatus:
     def __str__(self) -> str:
         """In a few words; the name is the journal's, which may come from elsewhere."""
         steps = "1 step" if self.num_steps == 1 else f"{self.num_steps} steps"
-        how = (
-            "can go on"
-            if self.stopped is None
-            else f"is over ({self.stopped.value.replace('-', ' ')})"
-        )
+        how = "can go on" if self.stopped is None else f"is over ({self.stopped.value})"
         name = visible(self.header.run)
         return f"{name}: {steps} taken, version {self.published} published; it {how}"
 

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from gyre.aio import Alarm
 from gyre.journal.journal import Journal
 from gyre.scheduler.messages import Command, StopReason, TimerFired
 from gyre.scheduler.replay import EVENTS
@@ -45,16 +44,6 @@ class Executor(Protocol):
     def noticed(self, now: float, fact: Any) -> None: ...
 
 
-class Display(Protocol):
-    """Shows a run to its user while it goes."""
-
-    def tick(self, now: float) -> None:
-        """Comes about once a second, with the time of the run."""
-
-    def alarm(self, text: str) -> None:
-        """Shown at once and whole: what must be mended before something can go on."""
-
-
 class RunLoop:
     """Journals every fact, asks the scheduler about events, and has its commands executed."""
 
@@ -65,8 +54,9 @@ class RunLoop:
         *,
         listeners: Sequence[Listener] = (),
         decided: Decided | None = None,
-        alarm: Alarm | None = None,
+        alarm: Callable[[str], None] = warn,
     ) -> None:
+        """`alarm` says at once what a user must mend before the run can go on."""
         self.scheduler = scheduler
         self._journal = journal
         self._executor: Executor | None = None
@@ -96,10 +86,6 @@ class RunLoop:
         self._inbox.append(fact)
         self._idle.clear()
         self._came.set()
-
-    def alarm(self, text: str) -> None:
-        """Said at once, also where the journal cannot be written."""
-        (self._alarm or warn)(text)
 
     async def settled(self) -> None:
         """All recorded facts have been decided on, and the resulting commands are under way."""
@@ -175,14 +161,13 @@ class RunLoop:
             except OSError as error:
                 if began is None:
                     began, reason = self._loop.time(), str(error)
-                    path = self._journal.path
-                    self.alarm(f"{path}: cannot be written, and the run waits: {error}")
+                    self._alarm(f"the journal cannot be written, and the run waits: {error}")
                 await asyncio.sleep(RETRY_S)
             else:
                 break
         if began is not None:
             waited_s = self._loop.time() - began
-            self.alarm(f"{self._journal.path}: is written again after {waited_s:.0f} s")
+            self._alarm(f"the journal is written again after {waited_s:.0f} s")
             self.record(JournalWaited(seconds=waited_s, reason=reason))
 
     def _decide(self, event: Any, now: float) -> None:

@@ -12,7 +12,7 @@ from gyre.cluster.registry import open_cluster
 from gyre.config.run_config import ClusterConfig
 from gyre.controller import resume
 from gyre.controller.executions.supervisors import STOP, AdoptedSupervisor, ProcessSignaller
-from gyre.controller.run_dir import RunDir, end_controller, read_run, remove_all
+from gyre.controller.run_dir import RunDir, end_controller, read_run
 from gyre.storage.files import is_taken
 from gyre.types.errors import ConfigError
 
@@ -28,18 +28,15 @@ def stop(folder: Path, tell: Callable[[str], None]) -> int:
     """
     end_controller(folder, tell)
     places = RunDir(run=folder.absolute(), share=folder)
-    # Without its run file, what runs on this machine can still be ended.
-    section, run = ClusterConfig(), ""
-    if places.file.is_file():
-        try:
-            config = read_run(places.file).config
-            section, run = config.cluster, config.run.name
-        except ConfigError as error:
-            tell(f"only what runs on this machine is ended, because of {error}")
-    num_left = run_loop(end_all(places, section, run))
-    # Of a controller that was killed, which could not.
-    remove_all(places)
-    return num_left
+    if not places.file.is_file():
+        # Without its run file, what runs on this machine can still be ended.
+        return run_loop(end_all(places, ClusterConfig(), ""))
+    try:
+        config = read_run(places.file).config
+    except ConfigError as error:
+        tell(f"only what runs on this machine is ended, because of {error}")
+        return run_loop(end_all(places, ClusterConfig(), ""))
+    return run_loop(end_all(places, config.cluster, config.run.name))
 
 
 async def end_all(places: RunDir, section: ClusterConfig, run: str) -> int:

@@ -12,19 +12,14 @@ from gyre.evals.plan import EvalSpec
 from gyre.journal.journal import path_of, read
 from gyre.model.checkpoint_store import EVALUATIONS
 from gyre.rewards.statistics import Mean, ScoredExecution, ScoreStatistics, score_statistics
-from gyre.rollout.supervisor import OUTPUT_FILE, STEPS
 from gyre.storage.files import replace
 from gyre.trajectory.loading import versions_of
 from gyre.types.errors import LogDamaged
-from gyre.types.outcomes import Closed, Ending, Outcome
+from gyre.types.outcomes import Closed, Outcome
 from gyre.types.run_events import EvaluationRound, StepMade
 
 RESULTS_FILE = "results.jsonl"
 SUMMARY_FILE = "summary.json"
-FAILURES = (Ending.CRASHED, Ending.NEVER_STARTED)
-"""Of an agent program."""
-LAST_BYTES = 4096
-"""Of what it printed, in which its last line is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +37,7 @@ class EvalResult:
     ran_s: float | None
     """From launch to termination."""
     reason: str | None
-    """Why it has no valid score, or how its agent failed, with the last line that it printed."""
+    """Why it has no valid score."""
     calls: int
     """Committed by the agent."""
     versions: tuple[int, ...]
@@ -95,11 +90,6 @@ class EvalResults:
 def result_of(folder: Path, one: SupervisedExecution, closed: Closed) -> EvalResult:
     terminated = one.terminated
     assert terminated is not None
-    reason = closed.reason
-    if terminated.ending in FAILURES:
-        reason = reason or terminated.reason
-        if (said := _last_line(one.folder)) is not None:
-            reason = f"{reason}: {said}"
     return EvalResult(
         execution=one.name,
         task=one.task.id,
@@ -108,37 +98,10 @@ def result_of(folder: Path, one: SupervisedExecution, closed: Closed) -> EvalRes
         score=0.0 if closed.outcome is Outcome.PLACEHOLDER else closed.score,
         highest=one.task.evaluation.highest,
         ran_s=terminated.elapsed_s,
-        reason=reason,
+        reason=closed.reason,
         calls=one.proxy_totals.committed_calls or 0,
         versions=versions_of(folder, one.name),
     )
-
-
-def failed(results: Sequence[EvalResult]) -> list[EvalResult]:
-    """Those whose agent crashed or never started, or that have no score of their own."""
-    endings = {ending.value for ending in FAILURES}
-    return sorted(
-        (
-            result
-            for result in results
-            if result.ending in endings or result.outcome is not Outcome.VALID
-        ),
-        key=lambda result: result.execution,
-    )
-
-
-def _last_line(attempt: Path) -> str | None:
-    """Of what the agent printed, in the last step that it had."""
-    of_steps = sorted(attempt.glob(f"{STEPS}/*/{OUTPUT_FILE}"), reverse=True)
-    for path in (*of_steps, attempt / OUTPUT_FILE):
-        try:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - LAST_BYTES))
-                lines = file.read(LAST_BYTES).decode(errors="replace").split("\n")
-        except OSError:
-            continue
-        return next((text.strip() for text in reversed(lines) if text.strip()), None)
-    return None
 
 
 def spread_of(results: Sequence[EvalResult]) -> ScoreStatistics:
@@ -177,7 +140,6 @@ def read_summary(folder: Path) -> EvalSummary | None:
 
 MOST_TASKS = 60
 WIDEST = 32
-LONGEST_REASON = 160
 
 
 def line(one: EvalResult, *, num_done: int, total: int) -> str:
@@ -186,7 +148,7 @@ def line(one: EvalResult, *, num_done: int, total: int) -> str:
     ran = "" if one.ran_s is None else f"{one.ran_s:.1f} s"
     said = f"{count} {one.execution}  {_cut(one.task):<{WIDEST}} {_score(one.score):>7}  "
     said += f"{one.outcome.value:<11} {one.ending:<13} {ran:>9}  {one.calls} calls"
-    return said if one.reason is None else f"{said}  {one.reason.splitlines()[0][:LONGEST_REASON]}"
+    return said if one.reason is None else f"{said}  {one.reason.splitlines()[0][:80]}"
 
 
 def page(found: ScoreStatistics) -> Iterator[str]:

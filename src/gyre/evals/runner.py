@@ -31,11 +31,16 @@ from gyre.controller.cells.processes import READY_S, open_session
 from gyre.controller.executions.facts_server import PATH, FactsServer
 from gyre.controller.executions.group_executions import name_of, next_name
 from gyre.controller.executions.supervisors import SupervisedExecution, Supervisors
-from gyre.controller.preflight import harness_for, open_tasks
-from gyre.controller.process_specs import cell_plan, order_for, proxy_plan, sandbox_for
+from gyre.controller.process_specs import (
+    cell_plan,
+    harness_for,
+    open_tasks,
+    order_for,
+    proxy_plan,
+    sandbox_for,
+)
 from gyre.controller.proxy_processes import ProxyLauncher
 from gyre.controller.run_dir import RunDir
-from gyre.controller.run_loop import warn
 from gyre.evals.plan import EvalSpec, ServedWeights, remember
 from gyre.evals.results import (
     EvalResult,
@@ -196,7 +201,7 @@ def roll_out(
 def _checked_tasks(plan: EvalSpec) -> list[Task]:
     """What cannot be ordered is refused before anything is started."""
     harness_for(plan.config)
-    source = open_tasks(plan.config.tasks, sandbox=plan.config.sandbox)
+    source = open_tasks(plan.config.tasks, sandbox=plan.config.sandbox.kind)
     tasks = [source.get(index) for index in range(len(source))]
     for task in tasks:
         order_for(plan.config, ExecutionId(""), task, url="", facts_url="")
@@ -233,7 +238,6 @@ async def _results(
             ),
             facts_token=facts_token,
             spawn=background.start,
-            alarm=warn,
         )
         runner = EvalRunner(plan, tasks, places, supervisors, results, progress)
         async with serving(FactsServer(facts_token, supervisors.receive), on):

@@ -17,8 +17,7 @@ from pathlib import Path, PurePosixPath
 from gyre.aio import run_loop
 from gyre.cluster.fork_client import ForkClient
 from gyre.config.run_config import DeadlinesConfig, SandboxConfig, TasksConfig
-from gyre.controller.preflight import open_tasks
-from gyre.controller.process_specs import deadlines_for, sandbox_for
+from gyre.controller.process_specs import deadlines_for, open_tasks, sandbox_for
 from gyre.rewards.command import OUTPUT_FILE as JUDGED_FILE
 from gyre.rollout import facts
 from gyre.rollout.environment import check
@@ -27,7 +26,6 @@ from gyre.rollout.main import LOG_FILE, Secrets
 from gyre.rollout.spec import ExecutionSpec, write_order
 from gyre.rollout.supervisor import OUTPUT_FILE
 from gyre.storage import safe_dir
-from gyre.tasks.task_list import ListedTasks
 from gyre.types.errors import LogDamaged
 from gyre.types.ids import ExecutionId
 from gyre.types.outcomes import Ending, OutcomeRecord
@@ -70,18 +68,14 @@ class CheckedTask:
 
 def check_tasks(
     section: TasksConfig, sandbox: SandboxConfig, report: Callable[[CheckedTask], None]
-) -> int:
-    """Calls `report` with every task of a source in order; how many were set aside.
-
-    TaskError if none can be read.
-    """
-    source = open_tasks(section, sandbox=sandbox)
+) -> None:
+    """Calls `report` with every task of a source in order; TaskError if one cannot be read."""
+    source = open_tasks(section, sandbox=sandbox.kind)
     tasks = [source.get(index) for index in range(len(source))]
     check(sandbox_for(sandbox))
 
     with tempfile.TemporaryDirectory(prefix="gyre-", ignore_cleanup_errors=True) as folder:
         run_loop(_try_all(tasks, sandbox, Path(folder), report))
-    return len(source.set_aside) if isinstance(source, ListedTasks) else 0
 
 
 async def _try_all(

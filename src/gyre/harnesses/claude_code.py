@@ -10,15 +10,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from gyre.harnesses.program import (
-    AgentProgram,
-    ContextWindow,
-    Npm,
-    doubt_of,
-    of_version,
-    shown,
-    version_in,
-)
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, version_in
 from gyre.types.call_records import CallRole, Classification, Evidence
 
 LEAST_WINDOW = 100_000
@@ -84,12 +76,12 @@ class Markers:
     """What the billing line, first of the system text, holds in every sub-agent's call."""
 
 
-_MARKERS = Markers(
-    summary="CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.",
-    subagent="cc_is_subagent=true",
-)
+_SUMMARY = "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools."
 
-MARKERS: Mapping[str, Markers] = dict.fromkeys(("2.1.220", "2.1.325", "2.1.327"), _MARKERS)
+MARKERS: Mapping[str, Markers] = {
+    "2.1.220": Markers(summary=_SUMMARY, subagent="cc_is_subagent=true"),
+    "2.1.325": Markers(summary=_SUMMARY, subagent="cc_is_subagent=true"),
+}
 
 AGENT = "x-claude-code-agent-id"
 """Sent by sub-agents only."""
@@ -105,30 +97,25 @@ def recognises(evidence: Evidence) -> bool:
 
 
 def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
-    markers, listed = of_version(MARKERS, _version(evidence))
+    markers, known = of_version(MARKERS, _version(evidence))
     agent = evidence.headers.get(AGENT)
     billing, _, _ = evidence.system.partition("\n")
     flagged = markers.subagent in billing
-    summarises = any(text.startswith(markers.summary) for text in evidence.last_user)
-    # A side call has no billing line to agree with.
-    agrees = not evidence.tools or flagged == (agent is not None)
-    doubt = doubt_of(listed=listed, marked=agrees)
+    is_subagent = flagged or agent is not None
     return Classification(
-        role=_role(evidence, is_subagent=flagged or agent is not None, summarises=summarises),
+        role=_role(evidence, markers, is_subagent=is_subagent),
         harness=NAME,
         agent=agent,
         parent_agent=evidence.headers.get(PARENT),
-        doubt=doubt,
-        markers=shown(
-            doubt, {AGENT: agent is not None, markers.subagent: flagged, "summary": summarises}
-        ),
+        # A side call has no billing line to agree with.
+        known=known and (not evidence.tools or flagged == (agent is not None)),
     )
 
 
-def _role(evidence: Evidence, *, is_subagent: bool, summarises: bool) -> CallRole:
+def _role(evidence: Evidence, markers: Markers, *, is_subagent: bool) -> CallRole:
     if not evidence.tools:
         return "aux"
-    if summarises:
+    if any(text.startswith(markers.summary) for text in evidence.last_user):
         return "sub-agent-summary" if is_subagent else "main-summary"
     return "sub-agent" if is_subagent else "main"
 

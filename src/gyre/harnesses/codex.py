@@ -4,15 +4,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from gyre.harnesses.program import (
-    AgentProgram,
-    ContextWindow,
-    Npm,
-    doubt_of,
-    of_version,
-    shown,
-    user_agent_version,
-)
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, user_agent_version
 from gyre.types.call_records import CallRole, Classification, Evidence
 
 _CONFIG = """\
@@ -76,9 +68,9 @@ class Markers:
     """`thread_source` of a spawned thread."""
 
 
-_MARKERS = Markers(turn="turn", summary="compaction", subagent="subagent")
-
-MARKERS: Mapping[str, Markers] = dict.fromkeys(("0.166.0", "0.169.0"), _MARKERS)
+MARKERS: Mapping[str, Markers] = {
+    "0.166.0": Markers(turn="turn", summary="compaction", subagent="subagent"),
+}
 
 _USER_AGENT = re.compile(r"codex[\w-]*/(\d+\.\d+\.\d+)")
 
@@ -88,24 +80,18 @@ def recognises(evidence: Evidence) -> bool:
 
 
 def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
-    markers, listed = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
+    markers, known = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
     kind = evidence.metadata.get("request_kind")
-    is_kind = kind in (markers.turn, markers.summary)
     is_subagent = evidence.metadata.get("thread_source") == markers.subagent
     parent = evidence.metadata.get("parent_thread_id")
     # The session is named after the main thread.
     is_nested = parent is not None and parent != evidence.metadata.get("session_id")
-    doubt = doubt_of(listed=listed, marked=is_kind)
     return Classification(
         role=_role(evidence, kind, markers, is_subagent=is_subagent),
         harness=NAME,
         agent=evidence.metadata.get("thread_id") if is_subagent else None,
         parent_agent=parent if is_nested else None,
-        doubt=doubt,
-        markers=shown(
-            doubt,
-            {f"request_kind={kind}": is_kind, f"thread_source={markers.subagent}": is_subagent},
-        ),
+        known=known and kind in (markers.turn, markers.summary),
     )
 
 

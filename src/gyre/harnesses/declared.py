@@ -33,5 +33,5 @@ def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
         harness=NAME,
         agent=agent,
         parent_agent=evidence.headers.get(PARENT),
-        doubt=None if is_role else "unknown-role",
+        known=is_role,
     )

@@ -5,15 +5,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from gyre.harnesses.program import (
-    AgentProgram,
-    ContextWindow,
-    Npm,
-    doubt_of,
-    of_version,
-    shown,
-    user_agent_version,
-)
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, user_agent_version
 from gyre.types.call_records import CallRole, Classification, Evidence
 
 _QUIET = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE")
@@ -87,25 +79,23 @@ def recognises(evidence: Evidence) -> bool:
 
 
 def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
-    markers, listed = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
+    markers, known = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
     parent, session = evidence.headers.get(PARENT), evidence.headers.get(SESSION)
     is_subagent = parent is not None or (session is not None and session in subagents)
-    summarises = not evidence.tools and evidence.system.startswith(markers.summary)
-    side = not evidence.tools and evidence.system.startswith(markers.side)
-    doubt = doubt_of(listed=listed, marked=bool(evidence.tools) or summarises or side)
+    role, is_marked = _role(evidence, markers, is_subagent=is_subagent)
     return Classification(
-        role=_role(evidence, is_subagent=is_subagent, summarises=summarises),
+        role=role,
         harness=NAME,
         agent=session if is_subagent else None,
         parent_agent=parent,
-        doubt=doubt,
-        markers=shown(doubt, {PARENT: parent is not None, "summary": summarises, "side": side}),
+        known=known and is_marked,
     )
 
 
-def _role(evidence: Evidence, *, is_subagent: bool, summarises: bool) -> CallRole:
-    if summarises:
-        return "sub-agent-summary" if is_subagent else "main-summary"
-    if not evidence.tools:
-        return "aux"
-    return "sub-agent" if is_subagent else "main"
+def _role(evidence: Evidence, markers: Markers, *, is_subagent: bool) -> tuple[CallRole, bool]:
+    """The class, and whether it follows from a marker."""
+    if evidence.tools:
+        return ("sub-agent" if is_subagent else "main"), True
+    if evidence.system.startswith(markers.summary):
+        return ("sub-agent-summary" if is_subagent else "main-summary"), True
+    return "aux", evidence.system.startswith(markers.side)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gyre.types.call_records import Doubt, Evidence
+from gyre.types.call_records import Evidence
 
 Markers = TypeVar("Markers")
 
@@ -25,24 +25,10 @@ def user_agent_version(evidence: Evidence, pattern: re.Pattern[str]) -> str | No
 
 
 def of_version(table: Mapping[str, Markers], version: str | None) -> tuple[Markers, bool]:
-    """The version's markers and True; or the newest version's, and False."""
+    """The version's markers and True; or the newest version's, and False (counted as unknown)."""
     if version is not None and version in table:
         return table[version], True
     return table[max(table, key=_order)], False
-
-
-def doubt_of(*, listed: bool, marked: bool) -> Doubt | None:
-    """`listed`: the table has the version; `marked`: the call's markers tell its role."""
-    if not marked:
-        return "unknown-role"
-    return None if listed else "unlisted-version"
-
-
-def shown(doubt: Doubt | None, markers: Mapping[str, bool]) -> tuple[str, ...]:
-    """What a class in doubt was told by: those of the markers that are there."""
-    if doubt is None:
-        return ()
-    return tuple(marker for marker, is_there in markers.items() if is_there)
 
 
 def _order(version: str) -> tuple[int, ...]:

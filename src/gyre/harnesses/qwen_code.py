@@ -3,23 +3,15 @@
 qwen-code: nothing on the wire names an agent, so the system text and the last request tell.
 
 Rule 1: a summary asked for under a system text of its own could be any agent's; it is taken for
-the main agent's and flagged.
+the main agent's and counted as unknown.
 """
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from gyre.harnesses.program import (
-    AgentProgram,
-    ContextWindow,
-    Npm,
-    doubt_of,
-    of_version,
-    shown,
-    user_agent_version,
-)
+from gyre.harnesses.program import AgentProgram, ContextWindow, Npm, of_version, user_agent_version
 from gyre.types.call_records import CallRole, Classification, Evidence
 
 NODE = "22.23.3"
@@ -101,23 +93,9 @@ def recognises(evidence: Evidence) -> bool:
 
 
 def classify(evidence: Evidence, subagents: Container[str]) -> Classification:
-    markers, listed = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
+    markers, known = of_version(MARKERS, user_agent_version(evidence, _USER_AGENT))
     role, is_marked = _role(evidence, markers)
-    doubt = doubt_of(listed=listed, marked=is_marked)
-    return Classification(
-        role=role,
-        harness=NAME,
-        doubt=doubt,
-        markers=shown(
-            doubt,
-            {
-                "main": evidence.system.startswith(markers.main),
-                "sub-agent": evidence.system.startswith(markers.subagents),
-                "side": evidence.system.startswith(markers.side),
-                "summary": _summarises(evidence.last_user, markers),
-            },
-        ),
-    )
+    return Classification(role=role, harness=NAME, known=known and is_marked)
 
 
 def _role(evidence: Evidence, markers: Markers) -> tuple[CallRole, bool]:
@@ -129,12 +107,8 @@ def _role(evidence: Evidence, markers: Markers) -> tuple[CallRole, bool]:
         return "aux", True
     is_main = system.startswith(markers.main)
     is_marked = is_main or system.startswith(markers.subagents)
-    if _summarises(evidence.last_user, markers):
+    if any(text.startswith(markers.summary) for text in evidence.last_user):
         return ("main-summary" if is_main else "sub-agent-summary"), is_marked
     if not evidence.tools:
         return "aux", False
     return ("main" if is_main else "sub-agent"), is_marked
-
-
-def _summarises(texts: Iterable[str], markers: Markers) -> bool:
-    return any(text.startswith(markers.summary) for text in texts)

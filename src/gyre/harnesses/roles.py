@@ -29,12 +29,9 @@ TABLES: tuple[RoleRules, ...] = (declared, claude_code, codex, opencode, qwen_co
 GENERIC = "generic"
 """Of harnesses that Gyre does not know: every call is the main agent's, and counted."""
 
-SCRIPTS = (GENERIC, declared.NAME)
-"""Of programs whose author can change what they send."""
-
 
 def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classification:
-    """The call's class, with a doubt where no table, version or marker covers it.
+    """The call's class; `known` is False where no table, version or marker covers it.
 
     `subagents` are the agents that earlier calls of the execution were classified with, because
     a harness may name an agent's parent in some of its calls only.
@@ -42,4 +39,4 @@ def classify(evidence: Evidence, subagents: Container[str] = ()) -> Classificati
     for table in TABLES:
         if table.recognises(evidence):
             return table.classify(evidence, subagents)
-    return Classification(role="main", harness=GENERIC, doubt="unknown-harness")
+    return Classification(role="main", harness=GENERIC, known=False)

@@ -22,7 +22,7 @@ from gyre.storage.framed_file import HEAD_BYTES, FramedFile, framed, locked, pay
 from gyre.types.errors import ConfigError, InternalError, LogDamaged, TakenOver, wrap_errors
 
 MAGIC = b"GYREJRNL"
-MAJOR, MINOR = 1, 2
+MAJOR, MINOR = 1, 1
 """MINOR grows with new kinds and new fields, which have defaults; MAJOR with anything else."""
 OLDEST = 1, 1
 """A run of an older format may be read, and does not go on."""
@@ -412,10 +412,6 @@ class Journal:
         # What ended the run is what should be known of it.
         with suppress(OSError, TakenOver):
             self.close()
-
-    @property
-    def path(self) -> Path:
-        return self._file.path
 
     def append(self, event: object, *, now: float, origin: Origin | None = None) -> int | None:
         """The fact's sequence in the journal, or None if its origin had posted it before.

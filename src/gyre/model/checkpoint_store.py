@@ -2,7 +2,6 @@
 
 Rule 1: what bears a version's name is whole; anything half made or half removed has another name.
 Rule 2: a checkpoint whose hashes do not hold is never used, and the one before it is.
-Rule 3: where only the optimizer's state is damaged, the weights are still those of their version.
 """
 
 import json
@@ -260,14 +259,10 @@ def verified(folder: Path, *, with_optimizer: bool = False) -> Checkpoint:
     assert manifest is not None
     verify(folder, manifest)
     if with_optimizer:
-        _check_state(found)
+        state = require_state_manifest(folder)
+        _check_version(folder / OPTIMIZER, state.version, found.version)
+        verify_state(folder, state)
     return found
-
-
-def _check_state(checkpoint: Checkpoint) -> None:
-    state = require_state_manifest(checkpoint.folder)
-    _check_version(checkpoint.folder / OPTIMIZER, state.version, checkpoint.version)
-    verify_state(checkpoint.folder, state)
 
 
 def _ignored(folder: Path, reason: str) -> None:
@@ -278,41 +273,28 @@ def newest(
     folder: Path,
     *,
     with_optimizer: bool = False,
-    least: int = 0,
     most: int | None = None,
     refused: Callable[[Path, str], None] = _ignored,
 ) -> Checkpoint | None:
-    """The newest whose hashes hold, of versions from `least` to `most`.
+    """The newest whose hashes hold, of version `most` or older; `refused` hears of the others.
 
-    `refused` hears of the others: the checkpoint's folder, or that of its optimizer's state where
-    the weights are sound. One that never had such a state is passed over where that is wanted, and
-    is no fault.
+    One that never had an optimizer's state is passed over where that is wanted, and is no fault.
     """
     for version, path in sorted(_versions(folder).items(), reverse=True):
-        if version < least or (most is not None and version > most):
+        if most is not None and version > most:
             continue
-        damaged = path
+        if with_optimizer and not (path / OPTIMIZER).exists():
+            continue
         try:
-            found = verified(path)
-            damaged = path / OPTIMIZER
-            if with_optimizer and found.has_optimizer:
-                _check_state(found)
+            return verified(path, with_optimizer=with_optimizer)
         except ModelError as error:
-            refused(damaged, str(error))
-        else:
-            if found.has_optimizer or not with_optimizer:
-                return found
+            refused(path, str(error))
     return None
 
 
-def aside_of(folder: Path) -> Path:
-    """Where `set_aside` puts it."""
-    return folder.with_name(folder.name + DAMAGED)
-
-
 def set_aside(folder: Path) -> Path:
-    """What is damaged of a checkpoint is where a person finds it, and can be written again."""
-    aside = aside_of(folder)
+    """A damaged checkpoint is where a person finds it, and its version can be written again."""
+    aside = folder.with_name(folder.name + DAMAGED)
     if aside.exists():
         shutil.rmtree(aside)
     folder.rename(aside)

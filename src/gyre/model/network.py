@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from gyre.types.errors import ModelError
-
 IMPLEMENTATION = "gyre"
 """Name under which transformers finds our attention; without a mask function no mask is made."""
 
@@ -33,28 +31,12 @@ def _attention(
     *,
     scaling: float,
     attend: Attend,
-    dropout: float = 0.0,
-    position_ids: Tensor | None = None,
-    use_cache: bool | None = None,
-    **others: Any,
+    **_: Any,
 ) -> tuple[Tensor, None]:
-    """Positions are in the rotation already, and caches are the affair of `attend`."""
-    others |= {"attention_mask": attention_mask, "dropout": dropout or None}
-    for name, value_of in others.items():
-        if value_of is not None:
-            where = f"attention of layer {module.layer_idx}, a {type(module).__name__}"
-            message = f"{where}: {name}: expected none, because nothing here computes it"
-            raise ModelError(message)
     return attend(module.layer_idx, query, key, value, scaling), None
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
-
-
-PARTS = ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
-"""What a decoder layer is made of: its mixer, its network, and a norm before each."""
-ROTARY = "model.rotary_emb."
-"""The only buffers, which follow from the configuration; others would belong to the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +72,6 @@ class Network:
     """Embedding, decoder layers, last norm and head of one model; `attend` is given per call."""
 
     def __init__(self, module: PreTrainedModel) -> None:
-        """ModelError for a module with parts that nothing here knows how to compute or to keep."""
-        _refuse_unknown_parts(module)
         module.set_attn_implementation(IMPLEMENTATION)
         self.module = module
         self.decoder: Any = module.model
@@ -141,19 +121,6 @@ class Network:
         for index in range(len(self.layers)):
             state = self.layer(index, state, rotary, attend)
         return self.norm(state).squeeze(0)
-
-
-def _refuse_unknown_parts(module: Any) -> None:
-    for index, layer in enumerate(module.model.layers):
-        for name, part in layer.named_children():
-            if name not in PARTS:
-                where = f"{type(module).__name__}: layers.{index}.{name}"
-                message = f"{where}: expected {', '.join(PARTS)}, found a {type(part).__name__}"
-                raise ModelError(message)
-    for name, _ in module.named_buffers():
-        if not name.startswith(ROTARY):
-            message = f"{type(module).__name__}: {name}: expected no buffer but {ROTARY}*"
-            raise ModelError(message)
 
 
 def _shape(module: Any) -> ModelDims:

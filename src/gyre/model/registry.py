@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 
-from gyre.types.errors import ConfigError, ModelError
+from gyre.types.errors import ModelError
 
 TINY = "tiny"
 SMOLLM2 = "smollm2"
@@ -51,14 +49,3 @@ def model_folder(model: str) -> Path:
         message = f"{model}: not found at {known.folder}; {known.remedy}"
         raise ModelError(message)
     return known.folder
-
-
-def is_installed(package: str) -> bool:
-    """Asked of the path first, so that nothing is run for what is there."""
-    return PathFinder.find_spec(package) is not None or find_spec(package) is not None
-
-
-def require_torch(what: str) -> None:
-    """ConfigError where what computes with models is not installed."""
-    if not (is_installed("torch") and is_installed("transformers")):
-        raise ConfigError(f"{what} needs torch: pip install 'gyre-rl[torch]'")

@@ -16,7 +16,6 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -39,8 +38,6 @@ HEAD_BYTES = 2**18
 """Of a request before its body, or after it; no client of ours comes near, and sending them needs
 no key."""
 HEAD_LINES = 256
-LENGTH_DIGITS = 19
-"""Of the number of bytes that a body is said to have."""
 
 
 class ClientGone(Exception):
@@ -61,20 +58,12 @@ class Exchange:
         self.status: int | None = None
         """What was answered; None before that."""
 
-    @property
-    def bearer(self) -> str | None:
-        """The token of a bearer authorization, whose scheme any case may spell (RFC 9110)."""
-        scheme, _, token = self.headers.get("authorization", "").strip().partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else None
-
     async def body(self, *, most_bytes: int, within_s: float) -> bytes:
         """The whole body; raises RequestError when it is too large, too slow or encoded."""
         if self.headers.get("content-encoding", "identity") != "identity":
             raise RequestError("content-encoding: expected none")
         declared = self.headers.get("content-length", "0")
-        if not (declared.isascii() and declared.isdecimal() and len(declared) <= LENGTH_DIGITS):
-            raise RequestError(f"content-length: expected a number of up to {LENGTH_DIGITS} digits")
-        if int(declared) > most_bytes:
+        if declared.isdecimal() and int(declared) > most_bytes:
             raise _too_large(most_bytes)
         chunks: list[bytes] = []
         total = 0
@@ -176,31 +165,6 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _RequestParser(httptools.HttpRequestParser):
-    """Reads a request that wishes for another protocol as one without that wish.
-
-    Left alone, the parser ends such a request at its head, and takes its body for bytes of a
-    protocol that is not spoken here.
-    """
-
-    def __init__(self, protocol: "BoundedHttpProtocol") -> None:
-        super().__init__(protocol)
-        self._protocol = protocol
-
-    def feed_data(self, data: Any) -> None:
-        feed, rest = super().feed_data, memoryview(data)
-        while rest:
-            try:
-                feed(rest)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                head = self._protocol.plain_head()
-                # By another parser, because this one may have ended with the head.
-                feed = super(_RequestParser, self._protocol.new_parser()).feed_data
-                feed(head)
-                rest = rest[upgrade.args[0] :]
-
-
 class BoundedHttpProtocol(HttpToolsProtocol):
     """A connection whose requests have heads of bounded size, lines and time.
 
@@ -210,16 +174,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _unused_bytes = 0
     """Since the last byte of a body, or the last end of anything."""
     _patience: asyncio.TimerHandle | None = None
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.new_parser()
-
-    def new_parser(self) -> _RequestParser:
-        self.parser = _RequestParser(self)
-        # An answer may end the connection, and what comes after it is no error.
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        return self.parser
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -255,18 +209,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_waiting()
         self._unused_bytes = 0
-        if not self.parser.should_upgrade():
-            super().on_headers_complete()
-        elif self.parser.get_method() == b"CONNECT":
-            # The parser wraps it, as above; there is no head without this wish.
-            raise ValueError("expected a request, found CONNECT")
-
-    def plain_head(self) -> bytes:
-        """The head that was read last, without its wish for another protocol."""
-        version = self.parser.get_http_version().encode()
-        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
-        return b"\r\n".join([*lines, b"", b""])
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._unused_bytes = 0
@@ -275,8 +218,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._stop_waiting()
         self._unused_bytes = 0
-        if not self.parser.should_upgrade():
-            super().on_message_complete()
+        super().on_message_complete()
 
     def _wait(self) -> None:
         self._stop_waiting()

@@ -141,7 +141,6 @@ class ExecutionRegistry:
             model=self._model,
             renderer=self._renderer.name,
             at=time.time(),
-            media_placeholder=self._settings.media_placeholder,
         )
         log = self._new_log(path, opened)
         self._keys[opened.key_hash] = execution

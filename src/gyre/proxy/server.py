@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gyre.config.sections import LimitsConfig
-from gyre.harnesses.roles import SCRIPTS, classify
+from gyre.harnesses.roles import classify
 from gyre.net.http_server import ClientGone, Exchange, Receive, Scope, Send
 from gyre.proxy.admin_api import PREFIX, AdminApi
 from gyre.proxy.call_handler import CallContext, answer, as_request_error
@@ -17,7 +17,6 @@ from gyre.proxy.dialects.openai_chat import OpenAIChat
 from gyre.proxy.dialects.openai_responses import OpenAIResponses
 from gyre.proxy.executions import ExecutionRegistry
 from gyre.proxy.metrics import labels, text
-from gyre.types.call_records import Classification
 from gyre.types.errors import EngineError, NotFound, Overloaded, RequestError, TooLarge
 
 MESSAGES, CHAT, RESPONSES = AnthropicMessages(), OpenAIChat(), OpenAIResponses()
@@ -69,9 +68,9 @@ class Proxy:
         except ClientGone:
             pass
         except EngineError as error:
-            await self._refuse(exchange, _dialect_of(path), as_request_error(error))
+            await self._refuse(exchange, dialect or MESSAGES, as_request_error(error))
         except RequestError as error:
-            await self._refuse(exchange, _dialect_of(path), error)
+            await self._refuse(exchange, dialect or MESSAGES, error)
         name = dialect.name if dialect is not None else "other"
         self._context.metrics.requests[name, exchange.status or 499] += 1
 
@@ -85,7 +84,6 @@ class Proxy:
         execution.admit(time.monotonic(), wire.choices)
         evidence = dialect.evidence(wire, exchange.headers)
         classified = classify(evidence, execution.session.subagents)
-        _refuse_unenforced(wire, classified)
         headers = identifying(evidence.headers)
         pending = execution.session.position(dialect, wire, classified, headers)
         if len(pending.preface.tools) > self._limits.tools:
@@ -170,25 +168,8 @@ class Proxy:
             yield "gyre_failures_total", "Asks that failed.", labels(kind=kind), number
 
 
-def _refuse_unenforced(wire: ParsedRequest, classified: Classification) -> None:
-    """Raises RequestError for a form of the reply that a program's author can do without.
-
-    To sample under a mask would be to draw from another distribution than the trainer weighs.
-    Calls of known programs, and calls that are never trained, go on and are flagged.
-    """
-    if wire.unenforced and classified.role != "aux" and classified.harness in SCRIPTS:
-        message = "this proxy holds no reply to a form; expected none, or the role aux"
-        raise RequestError(message, where=wire.unenforced[0])
-
-
-def _dialect_of(path: str) -> Dialect:
-    """The dialect in whose shape an error of this path is told, be the path known or not."""
-    for route, dialect in ROUTES.items():
-        if path == route or path.startswith(f"{route}/"):
-            return dialect
-    return CHAT if path.split("/")[1:2] == ["v1"] else MESSAGES
-
-
 def _key(exchange: Exchange) -> str | None:
-    bearer = exchange.bearer
-    return exchange.headers.get("x-api-key") if bearer is None else bearer
+    bearer = exchange.headers.get("authorization", "")
+    if bearer.startswith("Bearer "):
+        return bearer.removeprefix("Bearer ").strip()
+    return exchange.headers.get("x-api-key")

@@ -10,9 +10,6 @@ from gyre.inference.clients.registry import EngineAddress, read_address
 from gyre.types.ids import EngineName
 from gyre.types.sampling import SamplingParams
 
-DAMAGED = 3
-"""Exit status of a proxy whose run folder is damaged: another would find the same."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxySpec:

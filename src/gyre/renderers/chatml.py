@@ -77,17 +77,12 @@ class Reader:
         thought, rest = self._thought(lexemes, prompt_tail)
         if rest is None:
             return ParsedReply(text="", reasoning=thought.strip("\n") or None, calls=())
-        text, calls, before = _content(lexemes[rest:])
+        text, calls = _content(lexemes[rest:])
         if rest:
             text = text.lstrip("\n")
         if calls:
             text = text.strip("\n")
-        return ParsedReply(
-            text=text,
-            reasoning=thought.strip("\n") or None,
-            calls=tuple(calls),
-            text_before_call=None if before is None else before.strip("\n"),
-        )
+        return ParsedReply(text=text, reasoning=thought.strip("\n") or None, calls=tuple(calls))
 
     def thinking_is_open(self, output: Sequence[int], prompt_tail: Sequence[int]) -> bool:
         """Whether the reply ends inside its thinking."""
@@ -176,12 +171,10 @@ def _spelled(lexemes: Sequence[_Lexeme]) -> str:
     return "".join(lexeme.text for lexeme in lexemes)
 
 
-def _content(lexemes: list[_Lexeme]) -> tuple[str, list[ParsedCall], str | None]:
-    """Text, malformed calls included; the calls that are well-formed; and the text before one
-    that does not end."""
+def _content(lexemes: list[_Lexeme]) -> tuple[str, list[ParsedCall]]:
+    """Text, malformed calls included, and the calls that are well-formed."""
     text: list[str] = []
     calls: list[ParsedCall] = []
-    before: str | None = None
     at = 0
     while at < len(lexemes):
         if lexemes[at].markup is not Markup.CALL:
@@ -190,14 +183,12 @@ def _content(lexemes: list[_Lexeme]) -> tuple[str, list[ParsedCall], str | None]
             continue
         ends = [k for k in range(at, len(lexemes)) if lexemes[k].markup is Markup.CALL_END]
         call, end = _call(lexemes, at, ends)
-        if not ends:
-            before = "".join(text)
         if call is None:
             text.append(_spelled(lexemes[at:end]))
         else:
             calls.append(call)
         at = end
-    return "".join(text), calls, before
+    return "".join(text), calls
 
 
 def _call(lexemes: list[_Lexeme], at: int, ends: list[int]) -> tuple[ParsedCall | None, int]:

@@ -218,8 +218,6 @@ _PROBE = Message(role="user", text="a")
 _PROBE_CALL = ToolCall(id="functions.a:0", name="a", arguments="{}")
 _NAME = re.compile(r"[\w.:/-]+")
 """What could name a tool; some parsers take a whole malformed call for a name."""
-_BARE_CALL = re.compile(r'\s*\{\s*"name"\s*:\s*"')
-"""How a call begins in a family that writes it without markup."""
 _WELL_FORMED = {
     ToolCallParseStatus.OK,
     # Bare text where the schema asks for something else: the harness judges arguments.
@@ -306,30 +304,20 @@ class FamilyRenderer:
             end = next((at for at, token in enumerate(ids) if token in self.stop_ids), len(ids))
             return ParsedReply(text=self.decode(ids[:end]), reasoning=None, calls=())
         texts = [found.content]
-        before: list[str] | None = None
-        if self._family.one_call and tools and _BARE_CALL.match(found.content):
-            before = []
-        num_ids = next((at for at, token in enumerate(ids) if token in self.stop_ids), len(ids))
         calls: list[ParsedCall] = []
         spans = [attempt.token_span for attempt in found.tool_calls]
         for position, attempt in enumerate(found.tool_calls):
             span = attempt.token_span
             shared = span in spans[position + 1 :]
             call = _call(attempt, end=None if span is None or shared else span[1])
-            if call is None and _is_open(attempt, num_ids):
-                before = list(texts)
             if call is not None:
                 calls.append(call)
             elif span is None:
                 texts.append(attempt.raw)
             elif not shared:
                 texts.append(self.decode(ids[span[0] : span[1]]))
-        return ParsedReply(
-            text=_joined(texts),
-            reasoning=found.reasoning_content or None,
-            calls=tuple(calls),
-            text_before_call=None if before is None else _joined(before),
-        )
+        text = "\n".join(part for part in texts if part)
+        return ParsedReply(text=text, reasoning=found.reasoning_content or None, calls=tuple(calls))
 
     def encode(self, text: str) -> list[int]:
         return self._tokens.plain(text)
@@ -423,19 +411,6 @@ def _owners(indices: Sequence[int], origins: Sequence[int], *, system_first: boo
 
 def _without(values: list[int], at: int) -> list[int]:
     return values[:at] + values[at + 1 :]
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return "\n".join(part for part in texts if part)
-
-
-def _is_open(attempt: ParsedToolCall, num_ids: int) -> bool:
-    """Whether the output ends before this call does."""
-    if attempt.status == ToolCallParseStatus.UNCLOSED_BLOCK:
-        return True
-    # Of some families one that ends before its arguments.
-    ends = attempt.token_span is not None and attempt.token_span[1] == num_ids
-    return ends and attempt.status == ToolCallParseStatus.MALFORMED_STRUCTURE
 
 
 def _call(attempt: ParsedToolCall, end: int | None) -> ParsedCall | None:

@@ -18,7 +18,7 @@ FILES = "GYRE_EVALUATION"
 """Variable with a copy of the evaluation's own files."""
 OUTPUT_FILE = "evaluation.txt"
 FILES_OF = {"reward": ("reward.json", "reward.txt")}
-"""Scores that stand in whichever of several files holds something; in two, they are none."""
+"""Scores that stand in the first of several files that holds something."""
 MOST_BYTES = 2**24
 """Of a file with a score; reports of tests are long."""
 SAID_BY_STATUS = {0: "1", 1: "0"}
@@ -86,18 +86,13 @@ class CommandEvaluator:
         if status < 0:
             raise EvaluatorError(f"{self.name} was ended by signal {-status}")
         names = FILES_OF.get(self._evaluation.score, (self._evaluation.score,))
-        found: list[str] = []
         for name in names:
             try:
-                found += [text] if (text := _text(results, name)).strip() else []
+                text = _text(results, name)
             except (OSError, UnicodeDecodeError) as error:
                 return NoAnswer(reason=f"{name} cannot be read: {error}")
-        if found[1:]:
-            # One of them may be the work of what is judged.
-            reason = f"{' and '.join(names)} both hold a score, and the task names neither"
-            return NoAnswer(reason=reason)
-        if found:
-            return EvaluatorAnswer(text=found[0], evidence=self._evidence(results))
+            if text.strip():
+                return EvaluatorAnswer(text=text, evidence=self._evidence(results))
         missing = " or ".join(names)
         if status > 0:
             raise EvaluatorError(f"{self.name} ended with status {status} and left no {missing}")
@@ -105,10 +100,7 @@ class CommandEvaluator:
 
     def _evidence(self, results: Path) -> tuple[str, ...]:
         """The files asked for that are there and hold something."""
-        rule = self._evaluation
-        return tuple(
-            name for name in (*rule.evidence, *rule.evidence_any) if _size(results, name) > 0
-        )
+        return tuple(name for name in self._evaluation.evidence if _size(results, name) > 0)
 
 
 def _size(folder: Path, name: str) -> int:

@@ -356,15 +356,14 @@ class Judge:
             return NoAnswer(reason="the judge's answer is nested too deep")
 
     async def _judge(self, shown: WorkspaceExcerpts) -> Finding:
-        mark = secrets.token_hex(8)
-        messages = self._opening(shown, mark)
+        messages = self._opening(shown)
         num_tokens = 0
         for _ in range(self._settings.calls):
             reply = await self._endpoint.reply(self._asked(messages))
             num_tokens += reply.num_tokens
             messages.append({"role": "assistant"} | dict(reply.message))
             if self._rubric.looks and reply.tool_calls:
-                messages += [_answered(shown, call, mark) for call in reply.tool_calls]
+                messages += [_answered(shown, call) for call in reply.tool_calls]
             elif (verdict := verdict_in(reply.text)) is not None:
                 self._keep(verdict, num_tokens)
                 return _finding(verdict)
@@ -383,8 +382,9 @@ class Judge:
         }
         return body | {"tools": TOOLS} if self._rubric.looks else body
 
-    def _opening(self, shown: WorkspaceExcerpts, mark: str) -> list[dict[str, Any]]:
+    def _opening(self, shown: WorkspaceExcerpts) -> list[dict[str, Any]]:
         low, high = self._evaluation.lowest, self._evaluation.highest
+        mark = secrets.token_hex(8)
         if self._rubric.looks:
             files = f"Look at them with the tools.\n{shown.listed()}"
         else:
@@ -430,8 +430,8 @@ def _finding(verdict: Mapping[str, Any]) -> Finding:
     return EvaluatorAnswer(text=text) if text.strip() else NoAnswer(reason="the verdict is empty")
 
 
-def _answered(shown: WorkspaceExcerpts, call: object, mark: str) -> dict[str, Any]:
-    """The result of a tool, between marks; a wrong call is answered with what is wrong."""
+def _answered(shown: WorkspaceExcerpts, call: object) -> dict[str, Any]:
+    """The result of a tool; a wrong call is answered with what is wrong."""
     if not isinstance(call, dict):
         return {"role": "tool", "tool_call_id": "", "content": "expected a call of a tool"}
     asked = call.get("function")
@@ -447,5 +447,4 @@ def _answered(shown: WorkspaceExcerpts, call: object, mark: str) -> dict[str, An
                 found = f"no such tool: {name}"
     except UNANSWERABLE as error:
         found = f"{name}: {type(error).__name__}: {error}"
-    content = f"{mark}\n{found}\n{mark}"
-    return {"role": "tool", "tool_call_id": call.get("id", ""), "content": content}
+    return {"role": "tool", "tool_call_id": call.get("id", ""), "content": found}

@@ -102,12 +102,6 @@ def score_of(said: EvaluatorAnswer, evaluation: EvaluationRule) -> float:
     missing = [name for name in evaluation.evidence if name not in said.evidence]
     if missing:
         raise ValueError(f"evidence is missing: {', '.join(missing)}")
-    one_of = evaluation.evidence_any
-    if one_of and not set(one_of) & set(said.evidence):
-        raise ValueError(
-            f"evidence that tests ran is missing: expected one of {', '.join(one_of)} beside the "
-            "score, because an evaluator that could not set itself up writes a 0 too"
-        )
     if evaluation.score in REPORTS:
         cases = cases_of(said.text, is_junit=evaluation.score == "junit.xml")
         part = share_of(cases, evaluation.tests)

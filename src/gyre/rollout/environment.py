@@ -16,7 +16,6 @@ from gyre.rewards.command import CommandEvaluator
 from gyre.rewards.judge import Judge
 from gyre.rollout.spec import ExecutionSpec
 from gyre.rollout.workspace import PLACE, Workspace
-from gyre.sandboxes.docker import sandbox as docker_sandbox
 from gyre.sandboxes.docker.container import SOCKET, Container
 from gyre.sandboxes.docker.sandbox import DockerSandbox
 from gyre.sandboxes.local.mounts import WORKDIR
@@ -85,9 +84,7 @@ def agent_sandbox(
     if order.sandbox.kind == "process":
         return ProcessSandbox(mark, home=home, owns_descendants=True, proxy=proxy)
     if order.sandbox.kind == "docker":
-        # Only where the image is where the task plays, its judge looks beyond the workspace.
-        keeps = not order.task.needs.portable
-        container = replace(_container(order, folder / PLACE, home), fills=fills, keeps=keeps)
+        container = replace(_container(order, folder / PLACE, home), fills=fills)
         return DockerSandbox(mark, container, most=limits_for(order), proxy=proxy)
     place = SandboxLayout(
         folder=folder / PLACE,
@@ -116,10 +113,6 @@ def judging_sandbox(order: ExecutionSpec, mark: str, workspace: Workspace) -> Sa
         writable[evaluation.files_at] = files
     if order.sandbox.kind == "docker":
         made = _container(order, workspace.scratch / PLACE, home)
-        if (image := order.task.needs.judge_image) is not None:
-            made = replace(made, image=image, build=None)
-        elif not order.task.needs.portable:
-            made = replace(made, goes_on=True)
         # What the image has there was put into the workspace before the agent began.
         container = replace(made, writable=writable, fills=False)
         return DockerSandbox(mark, container, most=limits_for(order))
@@ -136,12 +129,6 @@ def judging_sandbox(order: ExecutionSpec, mark: str, workspace: Workspace) -> Sa
         left=frozen[0] if frozen else None,
     )
     return LocalSandbox(mark, place, most=limits_for(order))
-
-
-async def forget(order: ExecutionSpec, mark: str) -> None:
-    """Nothing of a closed execution is left outside of its folder."""
-    if order.sandbox.kind == "docker" and not order.task.needs.portable:
-        await docker_sandbox.forget(order.sandbox.socket or SOCKET, mark)
 
 
 def limits_for(order: ExecutionSpec) -> Limits:

@@ -27,17 +27,11 @@ from gyre.rewards.assessment import closing
 from gyre.rewards.retry import attempts
 from gyre.rollout import facts
 from gyre.rollout.deadlines import Deadlines
-from gyre.rollout.environment import (
-    address_of,
-    agent_sandbox,
-    evaluator_for,
-    forget,
-    judging_sandbox,
-)
+from gyre.rollout.environment import address_of, agent_sandbox, evaluator_for, judging_sandbox
 from gyre.rollout.execution import Execution, ExecutionStage, steps_of, worth
 from gyre.rollout.facts import FactRecorder, FactReporter, FactsFile
 from gyre.rollout.heartbeat import Heartbeat, last_spent_s
-from gyre.rollout.spec import ExecutionSpec, ProxyTotals, read_order, read_proxy_totals
+from gyre.rollout.spec import ExecutionSpec, read_order, read_proxy_totals
 from gyre.rollout.supervisor import Supervisor
 from gyre.sandboxes.local.sandbox import warm as warm_sandboxes
 from gyre.sandboxes.process_tree import adopt_orphans
@@ -62,10 +56,6 @@ class Secrets:
     """For posting facts."""
 
 
-RETRY_S = 1.0
-"""Pause before a disk that gave nothing is asked again."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonotonicClock:
     """The machine's, which all its processes share until it starts again."""
@@ -82,14 +72,10 @@ class AllHeldCalls:
     def __init__(self, folder: Path, proxy: Upstream) -> None:
         self._folder = folder
         self._proxy = proxy
-        self._counted_s = 0.0
-        """By the proxy; what it was last while the disk does not give it."""
 
     @property
     def held_s(self) -> float:
-        with suppress(OSError):
-            self._counted_s = read_proxy_totals(self._folder).held_s
-        return self._counted_s + self._proxy.waited_s
+        return read_proxy_totals(self._folder).held_s + self._proxy.waited_s
 
 
 class SupervisorProcess:
@@ -151,7 +137,7 @@ class SupervisorProcess:
             self._reporter.report(entry)
         if self._execution.stage is ExecutionStage.CLOSED:
             facts.write(self._folder, self._execution.record)
-            await self._tidy()
+            self._tidy()
             return
         await self._sandbox.kill()
         if self._execution.stage is ExecutionStage.TERMINATED:
@@ -171,25 +157,17 @@ class SupervisorProcess:
                 self._execution.assessments,
                 worth=lambda: worth(self._order.task, self._execution.scores),
                 is_surplus=self._surplus.is_set(),
-                committed_calls=(await self._proxy_totals()).committed_calls,
+                committed_calls=read_proxy_totals(self._folder).committed_calls,
                 counts_placeholders=self._order.counts_placeholders,
             )
         )
-        await self._tidy()
-
-    async def _proxy_totals(self) -> ProxyTotals:
-        """How it closes depends on them, so a disk that fails is asked again."""
-        while True:
-            try:
-                return read_proxy_totals(self._folder)
-            except OSError:
-                await asyncio.sleep(RETRY_S)
+        self._tidy()
 
     def close(self) -> None:
         """Its file is; nothing more is said."""
         self._facts.close()
 
-    async def _tidy(self) -> None:
+    def _tidy(self) -> None:
         """The disk holds what the run wants to keep of it."""
         assert self._execution.closed is not None
         is_scored = self._execution.closed.outcome is Outcome.VALID
@@ -202,7 +180,6 @@ class SupervisorProcess:
         keeps = kept[self._order.sandbox.keep] or self._order.task.preserve
         for workspace in self._supervisor.workspaces:
             workspace.tidy(keeps=keeps)
-        await forget(self._order, self._mark)
 
     def _take_orders(self) -> None:
         def surplus() -> None:

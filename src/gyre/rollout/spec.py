@@ -100,11 +100,8 @@ def write_proxy_totals(folder: Path, totals: ProxyTotals) -> None:
 
 
 def read_proxy_totals(folder: Path) -> ProxyTotals:
-    """The totals that were written last; zero if none were or the file holds others.
-
-    OSError where the disk does not give them: zero would make an execution a placeholder.
-    """
+    """The totals that were written last; zero if none were or they cannot be read."""
     try:
         return msgspec.json.decode((folder / TOLD_FILE).read_bytes(), type=ProxyTotals)
-    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError):
         return ProxyTotals()

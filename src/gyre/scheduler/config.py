@@ -30,7 +30,6 @@ SCHEDULE_FIELDS = (
     "rescue_s",
     "min_valid",
     "max_void",
-    "max_unusable",
     "evaluation_holds_slot",
     "endless_dispatch",
     "overcommit",
@@ -71,9 +70,6 @@ class SchedulerConfig:
     """Rewards a group needs so that it is not void; placeholders count."""
     max_void: float = 0.5
     """The run stops when a larger part of the last 2 B closed groups is void."""
-    max_unusable: float = 0.9
-    """The run stops when more of the last B groups' executions never called the model, never
-    started, or crashed within seconds."""
     evaluation_slots: int = 0
     """Held-out evaluation executions at once (SPEC 6.6)."""
     evaluation_holds_slot: bool = False
@@ -160,9 +156,11 @@ def _fractions(shape: SchedulerConfig) -> Iterator[str]:
             f"supply_fraction: {shape.supply_fraction} is outside (0, 1]; "
             f"nearest: {1.0 if shape.supply_fraction > 1 else 0.01}"
         )
-    for name, part in (("max_void", shape.max_void), ("max_unusable", shape.max_unusable)):
-        if not 0 <= part <= 1:
-            yield f"{name}: {part} is no part of a whole; nearest: {1.0 if part > 1 else 0.0}"
+    if not 0 <= shape.max_void <= 1:
+        yield (
+            f"max_void: {shape.max_void} is no part of a whole; "
+            f"nearest: {1.0 if shape.max_void > 1 else 0.0}"
+        )
     if not 0 <= shape.supply_dwell_s < float("inf"):
         yield f"supply_dwell_s: {shape.supply_dwell_s} is no time to wait; the least is 0"
     if not 0 < shape.rescue_s < float("inf"):

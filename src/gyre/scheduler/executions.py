@@ -278,7 +278,7 @@ class ExecutionTable:
         self._unanswered = 0
         self._held = 0
         self.counters = Counters()
-        self.ledger = OutcomeLedger(batch=shape.groups_per_batch)
+        self.ledger = OutcomeLedger(window=2 * shape.groups_per_batch)
         self.evaluations = EvaluationQueue(shape.evaluation_slots)
 
     @property
@@ -355,11 +355,7 @@ class ExecutionTable:
             self._engines.unseat((event.group, event.member))
             self._held -= 1
         # After the N-th counted reward all others are surplus, however they ended meanwhile.
-        outcome = Outcome.SURPLUS if is_full else event.outcome
-        if outcome is not Outcome.SURPLUS:
-            group.num_unusable += event.is_unusable
-            group.num_usable += not event.is_unusable
-        self._close(group, event.member, outcome)
+        self._close(group, event.member, Outcome.SURPLUS if is_full else event.outcome)
         return group
 
     def cancels(self, group: OutstandingGroup) -> Iterator[Command]:
@@ -379,9 +375,7 @@ class ExecutionTable:
         group.is_void = policies.is_void(
             counted=len(group.counted), min_valid=self._shape.min_valid
         )
-        self.ledger.became_ready(
-            is_void=group.is_void, usable=group.num_usable, unusable=group.num_unusable
-        )
+        self.ledger.became_ready(is_void=group.is_void)
         return OfferGroup(
             group=group.id,
             version=group.version,

@@ -112,10 +112,6 @@ class OutstandingGroup:
     """Members whose reward counts, in the order they closed."""
     cancelled: set[int] = field(default_factory=set)
     num_closed: int = 0
-    num_usable: int = 0
-    num_unusable: int = 0
-    """Executions that never called the model, never started, or crashed within seconds; surplus
-    ones are neither."""
     next_member: int = 0
     """No member before it is queued."""
     is_void: bool = False
@@ -137,18 +133,15 @@ class OutstandingGroup:
 class OutcomeLedger:
     """Counts what became of every group and of every execution (SPEC 10)."""
 
-    def __init__(self, *, batch: int) -> None:
-        """`batch` is B."""
+    def __init__(self, *, window: int) -> None:
         self.admitted = 0
         self.trained = 0
         self.void = 0
         self.outcomes = dict.fromkeys(Outcome, 0)
-        self.window = 2 * batch
-        self._recent: deque[bool] = deque(maxlen=self.window)
+        self.window = window
+        self._recent: deque[bool] = deque(maxlen=window)
         self.recent_void = 0
         """Void groups among the last to close."""
-        self._batch = batch
-        self._usable: deque[tuple[int, int]] = deque(maxlen=batch)
 
     @property
     def outstanding(self) -> int:
@@ -166,17 +159,7 @@ class OutcomeLedger:
         else:
             self.trained += 1
 
-    @property
-    def last_batch(self) -> tuple[int, int]:
-        """Unusable and all executions of the last B groups to close, surplus ones aside; none
-        before there are as many groups."""
-        if len(self._usable) < self._batch:
-            return 0, 0
-        unusable = sum(unusable for _, unusable in self._usable)
-        return unusable, unusable + sum(usable for usable, _ in self._usable)
-
-    def became_ready(self, *, is_void: bool, usable: int, unusable: int) -> None:
-        self._usable.append((usable, unusable))
+    def became_ready(self, *, is_void: bool) -> None:
         if len(self._recent) == self.window:
             self.recent_void -= self._recent[0]
         self._recent.append(is_void)

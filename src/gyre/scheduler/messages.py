@@ -29,7 +29,6 @@ class StopReason(Enum):
     FINISHED = "finished"
     CORE_FAILED = "core-failed"
     TOO_MANY_VOID = "too-many-void"
-    TOO_MANY_UNUSABLE = "too-many-unusable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +219,6 @@ class ExecutionClosed:
     group: GroupId
     member: int
     outcome: Outcome
-    is_unusable: bool = False
-    """It never called the model, never started, or crashed within seconds (SPEC 11.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,11 +71,6 @@ def too_many_void(*, void: int, window: int, max_void: float) -> bool:
     return void > max_void * window
 
 
-def too_many_unusable(*, unusable: int, executions: int, max_unusable: float) -> bool:
-    """Of the executions of the last batch of groups, too large a part was (SPEC 11.3)."""
-    return unusable > max_unusable * executions
-
-
 TOLERANCE = 1e-9
 """A product of two floats this near a whole number is taken for it."""
 

@@ -204,23 +204,11 @@ class Scheduler:
             return commands
         self.burst.ready += 1
         commands.append(self._rollout.offer(group))
-        if (reason := self._why_hopeless()) is not None:
-            return [*commands, self._stop(reason)]
-        return commands + self._admit(self.shape.dispatch.at_ready())
-
-    def _why_hopeless(self) -> StopReason | None:
-        """What the last groups to close end the run for, if they do."""
-        shape, ledger = self.shape, self.ledger
-        unusable, executions = ledger.last_batch
-        if policies.too_many_unusable(
-            unusable=unusable, executions=executions, max_unusable=shape.max_unusable
-        ):
-            return StopReason.TOO_MANY_UNUSABLE
         if policies.too_many_void(
-            void=ledger.recent_void, window=ledger.window, max_void=shape.max_void
+            void=self.ledger.recent_void, window=self.ledger.window, max_void=self.shape.max_void
         ):
-            return StopReason.TOO_MANY_VOID
-        return None
+            return [*commands, self._stop(StopReason.TOO_MANY_VOID)]
+        return commands + self._admit(self.shape.dispatch.at_ready())
 
     def _assign(self, event: GroupAssigned) -> None:
         group = self._rollout.group(event.group)

@@ -27,7 +27,7 @@ OUT_OF_TRAINING_S = 3.46
 FITTED = ("A0", "C0", "C2", "E0")
 """Rows whose published hours the fit has seen: one of each idea, along the paper's path from its
 baselines to its own schedule. They were chosen after errors of all rows had been seen on a grid,
-so no row is a blind prediction."""
+so the others are predicted, but not blindly."""
 GROUPS_PER_NODE_HOUR = 2.35
 """Fitted to the published hours of those rows (benchmarks/sim/paper.py)."""
 DRIFT_TO = 0.82
@@ -96,15 +96,14 @@ DEEPSWE = PaperSetting(
     ),
     groups_per_node_hour=8.0,
 )
-"""The paper gives neither durations nor training rates here. These are invented stand-ins, so the
-hours that follow from them say nothing of the paper's."""
+"""The paper gives neither durations nor training rates here; these are stand-ins."""
 
 TERMINALBENCH = replace(
     DEEPSWE,
     machines=presets.TERMINALBENCH,
     workload=replace(DEEPSWE.workload, durations=LogNormal(log_mean=-1.2, sigma=0.7)),
 )
-"""Invented stand-ins likewise."""
+"""Stand-ins likewise."""
 
 NL2REPO_MAX = PaperSetting(
     machines=presets.NL2REPO_MAX,

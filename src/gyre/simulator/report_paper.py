@@ -65,7 +65,7 @@ class CalibrationRow:
     simulated_h: tuple[float, ...]
     """Per seed."""
     is_fitted: bool
-    """Whether the fit has seen its published hours."""
+    """Whether the fit has seen its published hours; else they are predicted."""
 
     @property
     def mean_h(self) -> float:
@@ -285,12 +285,12 @@ def _ablation(report: PaperReport) -> list[str]:
     lines = [f"Hours of twelve steps, {seeds}", "  row  published  simulated     error"]
     for row in found.rows:
         spread = f" ± {row.spread_h:.2f}" if len(row.simulated_h) > 1 else ""
-        kind = "fitted" if row.is_fitted else "not fitted"
+        kind = "fitted" if row.is_fitted else "predicted"
         lines.append(
             f"  {row.name}   {row.published_h:>9.2f}  {f'{row.mean_h:.2f}{spread}':<12}"
             f"  {row.error:>+6.1%}  {kind}"
         )
-    lines.append(f"  mean error {found.mean_error:.1%}" + _not_fitted(found))
+    lines.append(f"  mean error {found.mean_error:.1%}" + _predicted(found))
     wrong = found.misordered(apart=APART)
     order = "all ordered as in the paper"
     if wrong:
@@ -305,10 +305,10 @@ def _ablation(report: PaperReport) -> list[str]:
     return lines
 
 
-def _not_fitted(found: Comparison) -> str:
+def _predicted(found: Comparison) -> str:
     num = sum(not row.is_fitted for row in found.rows)
     error = found.predicted_error
-    return "" if error is None else f"; of the {num} rows that were not fitted {error:.1%}"
+    return "" if error is None else f"; of the {num} rows that were predicted {error:.1%}"
 
 
 def _long(speed_ups: Sequence[SpeedUp]) -> list[str]:

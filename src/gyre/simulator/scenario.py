@@ -223,7 +223,6 @@ _SECTIONS: dict[str, dict[str, _Kind]] = {
         "rescue_s": _NUMBER,
         "min_valid": _WHOLE,
         "max_void": _NUMBER,
-        "max_unusable": _NUMBER,
         "evaluation_holds_slot": _TRUTH,
         "endless_dispatch": _TRUTH,
         "overcommit": _NUMBER,

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import stat
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -23,22 +22,6 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def read_bounded(path: Path, most_bytes: int) -> bytes:
-    """A file's contents; OSError for more than that, and for what is no plain file."""
-    # Without waiting for the writer of a pipe.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError("expected a plain file")
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(most_bytes + 1)
-    finally:
-        os.close(fd)
-    if len(data) > most_bytes:
-        raise OSError(f"expected at most {most_bytes} bytes")
-    return data
 
 
 def replace(path: Path, data: bytes, *, is_secret: bool = False) -> None:

@@ -3,9 +3,6 @@
 A record is in its own log at once, which survives the process. The journal holds a copy of every
 record since it was last emptied and is synced for all logs with one call, which survives the
 machine: what a log lost is put back from the journal when the run is opened again.
-
-Rule 1: a batch begins with a mark, an entry of no log that says how far the file was synced.
-Rule 2: damage before the furthest mark is reported; damage behind it is where a machine went down.
 """
 
 import asyncio
@@ -28,8 +25,6 @@ from gyre.types.ids import named
 NAME = "commits"
 MAGIC = b"GYRECMIT"
 _WHERE = Struct("<HQ")
-_MARK_LENGTH = Struct("<I").pack(_WHERE.size)
-"""What the frame of a mark begins with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +53,6 @@ class WriteAheadLog:
         except (OSError, LogDamaged):
             os.close(lock)
             raise
-        self._synced_bytes = 0
 
     @property
     def size_bytes(self) -> int:
@@ -66,26 +60,17 @@ class WriteAheadLog:
 
     def write(self, entries: Sequence[WalEntry]) -> None:
         """The entries are on the disk; raises OSError with the journal as it was."""
-        if not self._file.size_bytes:
-            self._file.append_raw(MAGIC)
         begun = self._file.size_bytes
-        if begun == len(MAGIC):
-            # Emptied on the disk as well, so that no older mark lies behind the first batch.
-            self._file.sync()
-            self._synced_bytes = begun
-        mark = WalEntry(log="", offset=self._synced_bytes, data=b"")
-        self._file.append_raw(b"".join(map(_framed, (mark, *entries))))
+        self._file.append_raw(b"".join(map(_framed, entries)))
         try:
             self._file.sync()
         except OSError:
             self._file.cut(begun)
             raise
-        self._synced_bytes = self._file.size_bytes
 
     def empty(self) -> None:
         """Forget all entries; only after every log they were for has been synced."""
-        # To nothing: of a block that stays, the rest would be cleared before the others are gone.
-        self._file.cut(0)
+        self._file.cut(len(MAGIC))
 
     def close(self) -> None:
         # What was acknowledged is on the disk already.
@@ -101,42 +86,21 @@ def shards(folder: Path) -> list[int]:
 
 
 def entries(folder: Path, *, shard: int = 0) -> Iterator[WalEntry]:
-    """What the journal of a run folder holds, up to a torn tail; LogDamaged after the sound part
-    where something that was acknowledged is damaged."""
+    """What the journal of a run folder holds, up to a torn tail."""
     path = folder / named(NAME, shard)
     data = path.read_bytes() if path.exists() else b""
     if data and not data.startswith(MAGIC) and not MAGIC.startswith(data):
         raise LogDamaged(f"{path}: not a commit journal: it does not begin with {MAGIC.decode()}")
     at = len(MAGIC)
+    # What follows a torn one was never acknowledged: a batch is synced before any reply of it.
     while (payload := payload_at(data, at)) is not None and len(payload) >= _WHERE.size:
         length, offset = _WHERE.unpack_from(payload)
         start = _WHERE.size + length
         name = payload[_WHERE.size : start].decode(errors="replace")
         if "/" in name or "\0" in name:
             raise LogDamaged(f"{path}: entry at byte {at}: expected the name of an execution")
-        if name:
-            yield WalEntry(log=name, offset=offset, data=payload[start:])
+        yield WalEntry(log=name, offset=offset, data=payload[start:])
         at += HEAD_BYTES + len(payload)
-    # Pages of a batch reach the disk in any order, so sound entries behind a hole prove nothing: a
-    # batch whose sync never returned was not acknowledged. A mark behind it does: a batch begins
-    # after the sync of the one before, so what it covers was whole on the disk. What the last
-    # batch of a file lacks cannot be told from a torn one.
-    if (mark := _mark_beyond(data, at)) is not None:
-        raise LogDamaged(
-            f"{path}: damaged at byte {at}, which was synced before the batch at byte {mark}"
-        )
-
-
-def _mark_beyond(data: bytes, at: int) -> int | None:
-    """Where the first mark is that says that this byte was synced."""
-    place = at
-    while (place := data.find(_MARK_LENGTH, place + 1)) >= 0:
-        payload = payload_at(data, place)
-        if payload is not None:
-            length, synced = _WHERE.unpack(payload)
-            if length == 0 and at < synced <= place:
-                return place
-    return None
 
 
 def restore(folder: Path, *, shard: int = 0) -> int:

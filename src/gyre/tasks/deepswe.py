@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gyre.tasks import safe_paths
 from gyre.tasks.harbor import EXPECTED, FOLDERS_DEEP, TASK_FILE, read_task
-from gyre.tasks.task_list import ListedTasks, read_each
+from gyre.tasks.task_list import ListedTasks
 from gyre.types.errors import TaskError
 from gyre.types.tasks import Task
 
@@ -34,7 +34,7 @@ class DeepSweTasks(ListedTasks):
 
     def __init__(self, folder: Path) -> None:
         folders = safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP)
-        super().__init__(read_each(_read, folders), str(folder), expected=EXPECTED)
+        super().__init__(map(_read, folders), str(folder), expected=EXPECTED)
 
 
 def _read(folder: Path) -> Task:
@@ -50,11 +50,8 @@ def _read(folder: Path) -> Task:
         evaluation=replace(
             task.evaluation,
             argv=("bash", "-c", script),
-            score="reward.json",
             reward_key="f2p",
             gate="p2p",
-            # Its grader names both numbers only where tests ran.
-            evidence_any=(),
             sentinels=(-1.0,),
         ),
     )

@@ -13,13 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gyre.tasks.task_list import (
-    ListedTasks,
-    read_each,
-    read_toml,
-    refuse_unknown,
-    refuse_unmet,
-)
+from gyre.tasks.task_list import ListedTasks, read_toml, refuse_unknown, refuse_unmet
 from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import CountedTests, EvaluationRule, Task
 
@@ -107,8 +101,7 @@ class FolderTasks(ListedTasks):
     def __init__(self, folder: Path) -> None:
         with wrap_errors(TaskError, folder):
             paths = sorted(folder.glob(f"*/{TASK_FILE}"), key=lambda path: path.parent.name)
-        expected = f"folders with a {TASK_FILE}"
-        super().__init__(read_each(_read, paths), str(folder), expected=expected)
+        super().__init__(map(_read, paths), str(folder), expected=f"folders with a {TASK_FILE}")
 
 
 def _read(path: Path) -> Task:
@@ -121,18 +114,17 @@ class JsonlTasks(ListedTasks):
     def __init__(self, path: Path) -> None:
         with wrap_errors(TaskError, path):
             lines = path.read_bytes().splitlines()
+        tasks: list[Task] = []
         seen: dict[str, int] = {}
-        tasks: list[Task | TaskError] = []
-        numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-        found = read_each(lambda one: _read_line(one[1], f"{path}:{one[0]}", path.parent), numbered)
-        for (number, _), task in zip(numbered, found, strict=True):
-            tasks.append(task)
-            if isinstance(task, TaskError):
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
                 continue
-            if task.id in seen:
-                message = f"{path}:{number}: {task.id!r} is the id of line {seen[task.id]} already"
+            one = _read_line(line, f"{path}:{number}", path.parent)
+            if one.id in seen:
+                message = f"{path}:{number}: {one.id!r} is the id of line {seen[one.id]} already"
                 raise TaskError(message)
-            seen[task.id] = number
+            seen[one.id] = number
+            tasks.append(one)
         super().__init__(tasks, str(path), expected="a task a line")
 
 

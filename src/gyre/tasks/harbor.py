@@ -8,8 +8,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -17,19 +16,11 @@ from typing import Any, Literal
 import msgspec
 
 from gyre.tasks import safe_paths
-from gyre.tasks.task_list import (
-    ListedTasks,
-    read_each,
-    read_text,
-    read_toml,
-    refuse_unknown,
-    refuse_unmet,
-)
+from gyre.tasks.task_list import ListedTasks, read_text, read_toml, refuse_unknown, refuse_unmet
 from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import EvaluationRule, ResourceNeeds, Task, TaskStep
 
 TASK_FILE = "task.toml"
-NetworkMode = Literal["no-network", "public", "allowlist"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +36,7 @@ class EnvironmentTable:
     gpus: int | None = None
     env: dict[str, str] = field(default_factory=dict)
     workdir: str | None = None
-    network_mode: NetworkMode | None = None
+    network_mode: Literal["no-network", "public", "allowlist"] = "public"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +47,6 @@ class VerifierTable:
     env: dict[str, str] = field(default_factory=dict)
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentTable | None = None
-    network_mode: NetworkMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +54,6 @@ class AgentTable:
     """[agent]: bounds of the agent."""
 
     timeout_sec: float | None = None
-    network_mode: NetworkMode | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +84,7 @@ class TrainingTable:
     gate: str | None = None
     baseline: float | None = None
     sentinels: tuple[float, ...] = (-1.0,)
-    score: Literal["reward", "reward.json", "reward.txt"] = "reward"
-    """Which file its verifier leaves the number in."""
-    evidence: tuple[str, ...] | None = None
-    """None: a report of tests, unless the task is portable."""
+    evidence: tuple[str, ...] = ()
     eval_retries: int = 2
     overall_timeout_sec: float | None = None
     preserve: bool = False
@@ -156,7 +142,6 @@ def _old_names(environment: object) -> None:
     """Names that Harbor had once and still takes."""
     if not isinstance(environment, dict):
         return
-    # True was written out by default, so it says nothing of what a task needs.
     if environment.pop("allow_internet", None) is False:
         environment.setdefault("network_mode", "no-network")
     for old in ("memory", "storage"):
@@ -200,28 +185,6 @@ def _possible(found: TaskToml, where: str) -> None:
         ),
     }
     refuse_unmet(must_hold, where)
-    for name, mode in _network_modes(found).items():
-        if mode not in (None, "no-network"):
-            message = (
-                f"{where}: {name}.network_mode: expected no-network, or none where the task does "
-                f"without {mode}, because programs in a sandbox reach the model alone"
-            )
-            raise TaskError(message)
-
-
-def _network_modes(found: TaskToml) -> dict[str, NetworkMode | None]:
-    """By the names of their tables."""
-    modes = {
-        "environment": found.environment.network_mode,
-        "agent": found.agent.network_mode,
-        "verifier": found.verifier.network_mode,
-    }
-    if found.verifier.environment is not None:
-        modes["verifier.environment"] = found.verifier.environment.network_mode
-    for step in found.steps:
-        modes[f"steps.{step.name}.agent"] = step.agent.network_mode
-        modes[f"steps.{step.name}.verifier"] = step.verifier.network_mode
-    return modes
 
 
 DATASET_FILE = "dataset.toml"
@@ -249,30 +212,27 @@ class DatasetManifest:
     tasks: tuple[DatasetTask, ...] = field(default_factory=tuple)
 
 
-def members(folder: Path) -> Iterator[Task | TaskError]:
-    """The manifest's tasks, in its order; each has the files that its digest says."""
+def members(folder: Path) -> list[Path]:
+    """Folders of the manifest's tasks, in its order, each as its digest says; else TaskError."""
     path = folder / DATASET_FILE
     with wrap_errors(TaskError, path, msgspec.ValidationError):
-        manifest = msgspec.convert(read_toml(path), DatasetManifest)
+        found = msgspec.convert(read_toml(path), DatasetManifest)
     by_name = _by_name(folder)
-
-    def read(numbered: tuple[int, DatasetTask]) -> Task:
-        number, listed = numbered
+    folders = []
+    for number, one in enumerate(found.tasks):
         where = f"{path}: tasks[{number}]"
-        if not NAME.fullmatch(listed.name) or ".." in listed.name:
-            raise TaskError(f"{where}.name: expected ORG/NAME, found {listed.name!r}")
-        if not DIGEST.fullmatch(listed.digest):
-            message = f"{where}.digest: expected sha256: and 64 hex digits, found {listed.digest!r}"
+        if not NAME.fullmatch(one.name) or ".." in one.name:
+            raise TaskError(f"{where}.name: expected ORG/NAME, found {one.name!r}")
+        if not DIGEST.fullmatch(one.digest):
+            message = f"{where}.digest: expected sha256: and 64 hex digits, found {one.digest!r}"
             raise TaskError(message)
-        if listed.name not in by_name:
-            message = f"{where}: expected a folder with the task {listed.name}, found none"
-            raise TaskError(message)
-        task = by_name[listed.name]
-        if listed.digest != (found := digest(task)):
-            raise TaskError(f"{where}: {task}: expected {listed.digest}, found {found}")
-        return read_task(task)
-
-    yield from read_each(read, enumerate(manifest.tasks))
+        if one.name not in by_name:
+            raise TaskError(f"{where}: expected a folder with the task {one.name}, found none")
+        task = by_name[one.name]
+        if one.digest != (now := digest(task)):
+            raise TaskError(f"{where}: {task}: expected {one.digest}, found {now}")
+        folders.append(task)
+    return folders
 
 
 def digest(folder: Path) -> str:
@@ -300,10 +260,9 @@ def _is_left_out(path: Path) -> bool:
 def _by_name(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in safe_paths.folders_with(folder, TASK_FILE, depth=2):
-        with suppress(TaskError):
-            table = read_toml(path / TASK_FILE).get("task")
-            if isinstance(table, dict) and isinstance(name := table.get("name"), str):
-                found[name] = path
+        table = read_task_toml(path / TASK_FILE)
+        if table.task is not None:
+            found[table.task.name] = path
     return found
 
 
@@ -313,10 +272,6 @@ WORKDIR = "/app"
 """Places that Harbor's scripts know; the last unless the task says another."""
 FOLDERS_DEEP = 6
 EXPECTED = f"folders with a {TASK_FILE}"
-REPORTS = (
-    "ctrf.json", "junit.xml", "results.xml", "report.xml", "report.json", "tests.json",
-)  # fmt: skip
-"""What test programs leave beside a score of Harbor's tasks, if they ran."""
 RUN_TESTS = ("bash", "-c", 'exec bash "$GYRE_EVALUATION/test.sh"')
 CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 GIVEN = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -329,11 +284,10 @@ class HarborTasks(ListedTasks):
         if not folder.is_dir():
             raise TaskError(f"{folder}: expected a folder")
         if (folder / DATASET_FILE).is_file():
-            tasks = members(folder)
+            folders = members(folder)
         else:
-            folders = safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP)
-            tasks = read_each(read_task, folders)
-        super().__init__(tasks, str(folder), expected=EXPECTED)
+            folders = list(safe_paths.folders_with(folder, TASK_FILE, depth=FOLDERS_DEEP))
+        super().__init__(map(read_task, folders), str(folder), expected=EXPECTED)
 
 
 def read_task(folder: Path) -> Task:
@@ -394,14 +348,12 @@ def _evaluation(
     ours = table.training
     return EvaluationRule(
         argv=RUN_TESTS,
-        score=ours.score,
+        score="reward",
         reward_key=ours.reward_key,
         gate=ours.gate,
         baseline=ours.baseline,
         sentinels=ours.sentinels,
-        evidence=ours.evidence or (),
-        # What needs no image installs nothing before it judges.
-        evidence_any=REPORTS if ours.evidence is None and not ours.portable else (),
+        evidence=ours.evidence,
         files=str(tests[0]),
         files_over=str(tests[1]) if len(tests) > 1 else None,
         files_at=TESTS_AT,

@@ -10,7 +10,6 @@ from gyre.config.run_config import (
     JsonlTasksConfig,
     Nl2RepoTasksConfig,
     PythonTasksConfig,
-    SandboxConfig,
     TasksConfig,
 )
 from gyre.tasks import safe_paths
@@ -48,19 +47,14 @@ def open_tasks(section: TasksConfig, *, where: str = "tasks") -> TaskSource:
             assert_never(section)
 
 
-def refuse_unfit(tasks: TaskSource, sandbox: SandboxConfig) -> None:
-    """ConfigError for the first task that such a sandbox cannot run as it is meant."""
+def refuse_unfit(tasks: TaskSource, *, sandbox: str) -> None:
+    """ConfigError for the first task that a sandbox of this kind cannot run as it is meant."""
     for task in (tasks.get(index) for index in range(len(tasks))):
-        needs, has_image = task.needs, sandbox.kind in WITH_IMAGES
-        if not needs.portable and not has_image:
+        if not task.needs.portable and sandbox not in WITH_IMAGES:
             raise ConfigError(
                 f"task {task.id}: needs its image and paths of its own, which a sandbox of kind "
-                f"{sandbox.kind} has not; expected sandbox.kind = {' or '.join(WITH_IMAGES)}, or "
+                f"{sandbox} has not; expected sandbox.kind = {' or '.join(WITH_IMAGES)}, or "
                 "metadata.rl.portable in its task.toml"
-            )
-        if has_image and not (needs.image or needs.build or sandbox.image):
-            raise ConfigError(
-                f"task {task.id}: names no image for its agent; expected sandbox.image"
             )
 
 

@@ -1,66 +1,35 @@
 """Tasks that are read at once, and what sources read them from."""
 
-import logging
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from gyre.types.errors import TaskError, visible, wrap_errors
+from gyre.types.errors import TaskError, wrap_errors
 from gyre.types.tasks import Task
-
-_log = logging.getLogger(__name__)
-_Place = TypeVar("_Place")
 
 
 class ListedTasks:
     """Tasks in the order given, each with an id of its own; TaskError otherwise.
 
-    One that cannot be read is set aside with a warning, unless no other is left.
     `expected`: what there is none of where there is no task; None: there may be none.
     """
 
-    def __init__(
-        self, tasks: Iterable[Task | TaskError], where: str, *, expected: str | None = None
-    ) -> None:
+    def __init__(self, tasks: Iterable[Task], where: str, *, expected: str | None = None) -> None:
         found: dict[str, Task] = {}
-        set_aside: list[TaskError] = []
         for task in tasks:
-            if isinstance(task, TaskError):
-                set_aside.append(task)
-            elif task.id in found:
+            if task.id in found:
                 raise TaskError(f"{where}: {task.id!r} is the name of two tasks")
-            else:
-                found[task.id] = task
-        if set_aside and not found:
-            raise TaskError(
-                f"{set_aside[0]}"
-                + (f"; none of {len(set_aside)} tasks can be read" if set_aside[1:] else "")
-            )
+            found[task.id] = task
         if expected is not None and not found:
             raise TaskError(f"{where}: expected {expected}, found none")
-        for error in set_aside:
-            _log.warning("gyre: a task is set aside: %s", visible(str(error)))
         self._tasks = list(found.values())
-        self.set_aside = tuple(set_aside)
-        """Why others of the source are not among them."""
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def get(self, index: int) -> Task:
         return self._tasks[index]
-
-
-def read_each(
-    read: Callable[[_Place], Task], places: Iterable[_Place]
-) -> Iterator[Task | TaskError]:
-    """The task of each place, or why it cannot be read."""
-    for place in places:
-        try:
-            yield read(place)
-        except TaskError as error:
-            yield error
 
 
 def read_text(path: Path) -> str:

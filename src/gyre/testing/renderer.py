@@ -133,15 +133,9 @@ class ByteRenderer:
                 (text if opener is None else inside).append(token)
         if opener == THINK:
             reasoning = self.decode(inside)
-        before = self.decode(text) if opener == CALL else None
-        if opener == CALL:
+        elif opener == CALL:
             text += inside
-        return ParsedReply(
-            text=self.decode(text),
-            reasoning=reasoning,
-            calls=tuple(calls),
-            text_before_call=before,
-        )
+        return ParsedReply(text=self.decode(text), reasoning=reasoning, calls=tuple(calls))
 
     def encode(self, text: str) -> list[int]:
         return text_ids(text)

@@ -20,8 +20,7 @@ class CellTrainer(Protocol):
 
     network: Network
     version: int
-    """Of the weights it holds; a cell sets it to what it begins with, and counts it on where a
-    batch without a target leaves the weights as they are."""
+    """Of the weights it holds; set once, to what it begins with."""
 
     @property
     def has_optimizer(self) -> bool:

@@ -4,16 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from gyre.types.conversation import MEDIA_PLACEHOLDER, Message
+from gyre.types.conversation import Message
 from gyre.types.ids import CallId, ExecutionId, SegmentId
 from gyre.types.sampling import SamplingParams, Span
 
 CallRole = Literal["main", "main-summary", "sub-agent", "sub-agent-summary", "aux"]
 CALL_ROLES: tuple[CallRole, ...] = get_args(CallRole)
-
-Doubt = Literal["unlisted-version", "unknown-role", "unknown-harness"]
-"""Why a call's class is not certain: its program is known and this version of it is not; no
-marker tells its role, or two disagree; no table recognises its program."""
 
 PRIORITY: tuple[CallRole, ...] = ("main", "main-summary", "sub-agent", "sub-agent-summary")
 """eq:trajectory-priority; aux is recorded and never trained."""
@@ -48,10 +44,8 @@ class Classification:
     agent: str | None = None
     """The sub-agent or thread that made the call; None for the main agent or where unknown."""
     parent_agent: str | None = None
-    doubt: Doubt | None = None
-    """Becomes a flag of the call."""
-    markers: tuple[str, ...] = ()
-    """Of a class in doubt: what it was told by, of the newest version's where none lists it."""
+    known: bool = True
+    """False when the harness is unknown or a marker was missing; counted."""
 
 
 FORMAT = 1
@@ -72,8 +66,6 @@ class LogOpened:
     renderer: str
     at: float
     """Seconds since the epoch, informative only: order is the order of records."""
-    media_placeholder: str = MEDIA_PLACEHOLDER
-    """The execution's for good, because its tokens hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +131,7 @@ class CallClosed:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The dialect's request metadata: session and agent ids, user agent."""
     flags: tuple[str, ...] = ()
-    """Defects worth counting: "no-logprobs", "echo-mismatch", "media-omitted", or a doubt about its
-    class."""
+    """Defects worth counting: "no-logprobs", "echo-mismatch", "unknown-harness"."""
     opened_at: float
     closed_at: float
 

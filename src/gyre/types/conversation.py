@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-MEDIA_PLACEHOLDER = "[{kind} omitted]"
-"""What models that read text only are told in place of an image, a document or a recording."""
-
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -75,5 +72,3 @@ class Reply:
     """Unique in the execution; dialects prefix it as they like."""
     at: float = 0.0
     """When it was finished, in seconds since the epoch."""
-    stop_sequence: str | None = None
-    """Of those the request named, the one that ended it; only with the finish "stop"."""

@@ -36,21 +36,15 @@ class ConfigError(GyreError):
     """The command or run file asks for what cannot be."""
 
 
-class ProcessKilled(ConfigError):
-    """A process was killed before it took requests, which says nothing of what was asked for."""
-
-
 class RequestError(GyreError):
     """A client's request is refused, with the HTTP status that says so in every dialect."""
 
     status = 400
 
-    def __init__(self, message: str, *, where: str | None = None, code: str | None = None) -> None:
+    def __init__(self, message: str, *, where: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.message = message
         self.where = where
-        self.code = code
-        """By which a client's program tells this refusal from others, where one looks for it."""
 
 
 class TooLarge(RequestError):

@@ -10,7 +10,7 @@ from gyre.types.tasks import Command, Endpoint, Level, Task
 
 
 class TaskSource(Protocol):
-    """Tasks in a fixed order, each with an id of its own, all of them read already."""
+    """Tasks in a fixed order, each with an id of its own; a bad one raises TaskError at once."""
 
     def __len__(self) -> int: ...
 

@@ -120,8 +120,6 @@ class ParsedReply:
     text: str
     reasoning: str | None
     calls: tuple[ParsedCall, ...]
-    text_before_call: str | None = None
-    """The text without the call that the output ends in the middle of; None where it does not."""
 
 
 class Renderer(Protocol):

@@ -35,22 +35,6 @@ class RewardGiven:
     """From launch to termination."""
     reason: str | None = None
     """Why it has no reward, where it has none."""
-    task: str | None = None
-    """None of old runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionUnusable:
-    """Nothing can be learnt from an execution (SPEC 11.3); comes just before it is closed."""
-
-    group: int
-    member: int
-    execution: str
-    task: str
-    reason: str
-    """That it never called the model, never started, or crashed within seconds; how it ended."""
-    output: str | None
-    """The last line that its program printed; None if it printed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +106,6 @@ class StepMade:
     step_s: float
     reduced_bytes: int
     """Gradients that were sent to the core."""
-    num_targets: int | None = None
-    """Of its batch; without any it left the weights as they were (SPEC 3.3). None of old runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +180,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRefused:
-    """A checkpoint, or its optimizer's state alone, was found damaged and is used no more."""
+    """A checkpoint was found damaged, and an older one is used."""
 
     version: int
     reason: str
@@ -318,7 +300,6 @@ class RunEnded:
 RunEvent = (
     GroupDrawn
     | RewardGiven
-    | ExecutionUnusable
     | GroupPacked
     | CallsDamaged
     | ClaimScored

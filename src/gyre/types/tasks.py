@@ -96,7 +96,7 @@ class EvaluationRule:
     """For a judge; then no command is run."""
     score: Score = "reward.json"
     """Where the score stands: in a file that the command writes, or 0 for 1 and 1 for 0.
-    `reward` is reward.json or reward.txt, whichever is there; both are no score."""
+    `reward` is reward.json, or reward.txt where that is missing."""
     reward_key: str = "reward"
     """Which number of a reward.json with several is the score."""
     gate: str | None = None
@@ -107,8 +107,6 @@ class EvaluationRule:
     """Numbers by which an evaluator says that it could not tell."""
     evidence: tuple[str, ...] = ()
     """Files that must lie beside the score and hold something, or it is none."""
-    evidence_any: tuple[str, ...] = ()
-    """Files of which one must do so."""
     tests: CountedTests | None = None
     """What counts in junit.xml and tests.json."""
     files: str | None = None
@@ -138,8 +136,6 @@ class ResourceNeeds:
 
     image: str | None = None
     """Container image that it runs in."""
-    judge_image: str | None = None
-    """Container image that its evaluation runs in, and no agent; None: the same."""
     build: str | None = None
     """Folder with a Dockerfile that such an image is built from."""
     build_s: float = 600.0

@@ -81,15 +81,3 @@ def test_a_step_from_another_version_is_refused_by_every_rank(ranks):
         core.execute(StepRequest(version=3))
 
     assert 1 == core.execute(StepRequest(version=0)).report.version
-
-
-def test_a_step_without_targets_moves_the_version_and_nothing_else(ranks):
-    """SPEC 3.3: no weight decays, and the optimizer has not stepped."""
-    core, _ = ranks
-    before, moved = weights_of(core.trainer), []
-    for version, has_targets in ((0, False), (1, True)):
-        report = core.execute(StepRequest(version=version, has_targets=has_targets)).report
-        steps = core.trainer.export().num_steps
-        moved.append((report.version, steps, not same(before, weights_of(core.trainer))))
-
-    assert [(1, 0, False), (2, 1, True)] == moved

@@ -3,9 +3,7 @@
 import asyncio
 import errno
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.cell.support.fake_cells import FakeCell, FakeWorld
@@ -16,7 +14,6 @@ from tests.testing.support.virtual_time import hurried
 from gyre.controller.cells.cell import MOST_STARTS, WELL_S, RestartBackoff
 from gyre.controller.cells.transitions import CellRestarter
 from gyre.model.checkpoint_store import Checkpoint
-from gyre.scheduler.groups import Phase
 from gyre.types.errors import CellError, ConfigError
 from gyre.types.run_events import CellRestarted
 
@@ -66,12 +63,9 @@ class Hall:
     def __init__(self, done):
         self._done = done
 
-    async def replay(self, core, steps):
-        self._done.append(("replay", *steps))
-        core.weights = tuple(range(steps.stop))
-
-    def outdated(self):
-        self._done.append(("outdated",))
+    async def replay(self, core, version):
+        self._done.append(("replay", version))
+        core.weights = tuple(range(self.version))
 
 
 class Keeper:
@@ -81,24 +75,6 @@ class Keeper:
         self._done = done
         self._newest = newest
         self.published = checkpoint(4)
-        self.is_lost = False
-        self.is_damaged = False
-        self.mended = asyncio.Event()
-
-    async def check(self):
-        if self.is_damaged:
-            self._done.append(("damaged",))
-            self.is_lost, self.is_damaged = True, False
-            asyncio.get_running_loop().call_later(100.0, self.mended.set)
-
-    async def whole(self):
-        if self.is_lost:
-            await self.mended.wait()
-            self.is_lost = False
-
-    async def publish_again(self):
-        self._done.append(("publish again", self.published.version))
-        self.is_lost = False
 
     async def to_begin_from(self, most):
         self._done.append(("newest", most))
@@ -121,12 +97,11 @@ class Scene:
         self.cell_processes = Staff(self.world)
         self.loop = FakeRunLoop()
         self.heard = self.loop.recorded
-        self.checkpointer = Keeper(self.cell_processes.done, newest)
         self.reviving = CellRestarter(
             self.loop,
             self.cell_processes,
             Hall(self.cell_processes.done),
-            self.checkpointer,
+            Keeper(self.cell_processes.done, newest),
             lease_s=60.0,
         )
 
@@ -159,7 +134,7 @@ def test_a_core_replays_what_its_checkpoint_lacks_and_that_is_durable_before_it_
         ("end", 0),
         ("newest", 5),
         ("start", 0, 3),
-        ("replay", 3, 4),
+        ("replay", 3),
         ("checkpoint", 5),
     ] == scene.cell_processes.done
     assert ["health", "enter", "leave", "load"] == scene.cells[0].client.orders
@@ -178,73 +153,10 @@ def test_a_core_without_any_checkpoint_begins_as_the_run_did():
     revived(scene, 0)
 
     assert ("start", 0, None) in scene.cell_processes.done
-    assert ("replay", 0, 1, 2, 3, 4) in scene.cell_processes.done
+    assert ("replay", 0) in scene.cell_processes.done
 
 
-def test_a_core_makes_lost_weights_again_before_steps_that_came_after_them():
-    scene = Scene(newest=checkpoint(3))
-    scene.checkpointer.is_lost = True
-
-    assert 4 == revived(scene, 0)
-    assert [
-        ("replay", 3),
-        ("publish again", 4),
-        ("replay", 4),
-        ("checkpoint", 5),
-    ] == scene.cell_processes.done[3:]
-    assert ["health", "enter", "leave", "load"] == scene.cells[0].client.orders
-
-
-def test_a_core_that_publishes_others_needs_no_lost_weights():
-    scene = Scene(newest=checkpoint(5))
-    scene.checkpointer.is_lost = True
-    scene.loop.scheduler = SimpleNamespace(burst=SimpleNamespace(phase=Phase.PUBLISHING))
-
-    assert 5 == revived(scene, 0)
-    assert "load" not in scene.cells[0].client.orders
-
-
-def test_lost_weights_that_nothing_can_make_again_end_the_run_by_name():
-    scene = Scene(newest=checkpoint(5))
-    scene.checkpointer.is_lost = True
-    scene.loop.scheduler = SimpleNamespace(burst=SimpleNamespace(phase=Phase.TRAINING))
-
-    with pytest.raises(CellError, match="in vain: version 4, which engines serve, is damaged"):
-        revived(scene, 0)
-
-
-def test_satellites_take_the_weights_of_a_core_whose_optimizer_begins_anew():
-    newest = replace(checkpoint(5), has_optimizer=False)
-    scene = Scene(newest=newest)
-    revived(scene, 0)
-
-    assert ("outdated",) == scene.cell_processes.done[-1]
-
-
-def test_a_cell_that_finds_damaged_weights_waits_for_others_and_is_not_started_in_vain():
-    scene = Scene()
-    scene.cell_processes.next = ["load"]
-    scene.checkpointer.is_damaged = True
-
-    assert 4 == revived(scene, 1)
-    assert [("end", 1), ("start", 1, 4), ("damaged",), ("end", 1), ("start", 1, 4)] == (
-        scene.cell_processes.done
-    )
-    assert 100.0 <= scene.waited_s
-
-
-def test_a_full_disk_is_waited_for_and_said_once_and_is_no_start_in_vain():
-    scene = Scene()
-    scene.cell_processes.next = ["disk full"] * 20
-
-    assert 4 == revived(scene, 1)
-    assert pytest.approx(20.0) == scene.waited_s
-    assert 0 == scene.heard[-1].attempt
-    said = "cell 1 waits for the disk: [Errno 28] No space left on device"
-    assert [said] == scene.loop.alarms
-
-
-@pytest.mark.parametrize("fault", ["never ready", "health", "enter", "leave", "load"])
+@pytest.mark.parametrize("fault", ["never ready", "disk full", "health", "enter", "leave", "load"])
 def test_a_start_that_comes_to_nothing_is_tried_again_after_a_pause(fault):
     scene = Scene(newest=checkpoint(3))
     scene.cell_processes.next = [fault]

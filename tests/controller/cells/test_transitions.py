@@ -39,7 +39,6 @@ class Keeper:
     """Every version is durable as soon as the core says so."""
 
     covered = 0
-    is_lost = False
 
     def __init__(self, cells):
         self._cells = cells
@@ -58,9 +57,6 @@ class Keeper:
         return checkpoint(version), SavedCheckpoint(digest="", seconds=0.0, num_bytes=1)
 
     async def prune(self):
-        pass
-
-    async def check(self):
         pass
 
     def begin(self, version):

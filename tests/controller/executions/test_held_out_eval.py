@@ -17,7 +17,6 @@ from gyre.cluster.fork_client import ForkClient
 from gyre.cluster.process import LocalNode
 from gyre.controller.executions.held_out_eval import HeldOutEval, name_of
 from gyre.controller.executions.supervisors import MOST_REVIVALS, Supervisors
-from gyre.controller.run_loop import warn
 from gyre.proxy.client import SealedExecution
 from gyre.rollout.facts import FactEntry, FactsFile
 from gyre.rollout.spec import ExecutionSpec, read_order, read_proxy_totals, write_order
@@ -142,7 +141,6 @@ class Scene(FakeRunLoop):
                 order_of=self._order_of,
                 facts_token="token",
                 spawn=self.spawn,
-                alarm=warn,
             ),
             every=every,
             last=SHAPE.steps,

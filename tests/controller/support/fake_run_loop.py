@@ -12,10 +12,6 @@ class FakeRunLoop:
         self.recorded = []
         self.tasks = []
         self.reasons = []
-        self.alarms = []
-
-    def alarm(self, text):
-        self.alarms.append(text)
 
     def record(self, event):
         self.recorded.append(event)

@@ -17,14 +17,7 @@ from gyre.controller.recovered_state import RecoveredState, RecoveredStep
 from gyre.controller.training.coordinator import TrainingCoordinator, TrainingSettings
 from gyre.scheduler.messages import CellDied, GroupAssigned, OfferGroup, StepTaken
 from gyre.types.errors import CellError, InternalError
-from gyre.types.run_events import (
-    CallsDamaged,
-    ClaimScored,
-    ClaimTrained,
-    GroupPacked,
-    StepMade,
-    StepReplayed,
-)
+from gyre.types.run_events import CallsDamaged, ClaimScored, ClaimTrained, GroupPacked, StepReplayed
 
 ENDS = ("die", "die after")
 LIMIT_S = PATIENCE_S
@@ -40,12 +33,6 @@ def packer(group):
         for one in range(2)
     )
     return PackedGroup(claims=claims, num_trajectories=2, num_tokens=2, num_targets=2, row_tokens=2)
-
-
-def untrained(group):
-    """Nothing of the first two groups."""
-    empty = PackedGroup(claims=(), num_trajectories=0, num_tokens=0, num_targets=0, row_tokens=0)
-    return packer(group) if group.number > 1 else empty
 
 
 def named(group):
@@ -144,7 +131,7 @@ class Scene(FakeRunLoop):
         self.cells[cell].replace(FakeCell(self.world, cell))
         self.cells[cell].client.noise = self.noise
         if cell == CORE:
-            await self.coordinator.replay(self.cells[cell].client, range(self.coordinator.version))
+            await self.coordinator.replay(self.cells[cell].client, 0)
             await self.coordinator.between_updates()
             self.coordinator.join(self.cells[cell])
 
@@ -319,7 +306,7 @@ def test_a_core_that_was_out_of_reach_while_it_was_restarted_trains_on():
             with pytest.raises(CellError, match="no weights to give"):
                 await scene.coordinator.pull(scene.cells[1], wanted=lambda: True)
             core.is_dead = False
-            await scene.coordinator.replay(core, range(scene.coordinator.version))
+            await scene.coordinator.replay(core, 0)
             cell.recovered(scene.now)
             scene.coordinator.join(cell)
 
@@ -401,38 +388,6 @@ def test_a_hall_that_recalls_a_run_goes_on_with_the_batch_that_was_open():
     assert [2] == [one.group for one in scene.facts(GroupAssigned)]
     assert [3, 2] == [one.group for one in scene.facts(GroupPacked)]
     assert BATCHES == scene.cells[CORE].client.weights
-
-
-@pytest.mark.parametrize("order", ["broadcast", "step", "reduce"])
-def test_a_batch_without_a_target_keeps_the_weights_also_where_it_is_taken_again(order):
-    """SPEC 3.3: the version moves, and a weight decay alone is no update."""
-
-    def happens(scene):
-        scene.coordinator.open(0)
-        if order != "broadcast":
-            scene.cells[CORE].client.faults.append((order, "die after"))
-
-    scene = staged(happens, pack=untrained)
-
-    assert ("kept", BATCHES[1]) == scene.cells[CORE].client.weights
-    assert [0, 4] == [one.num_targets for one in scene.facts(StepMade)]
-    assert [0, 1] == [one.step for one in scene.facts(StepTaken)]
-    assert all(one.is_equal for one in scene.facts(StepReplayed))
-
-
-def test_a_replay_of_a_batch_without_a_target_keeps_the_weights():
-    """SPEC 3.3, 10: what a controller decided before another resumed is decided again."""
-
-    def recalls(scene):
-        taken = RecoveredStep(groups=[0, 1], gradient_norm=0.0)
-        scene.coordinator.restore(recovered(steps={0: taken}, open=(1, RecoveredStep())), {})
-        scene.restarted.append(CORE)
-        scene.spawn(scene.revive(CORE))
-
-    scene = staged(recalls, pack=untrained)
-
-    assert [0] == [one.step for one in scene.facts(StepReplayed)]
-    assert ("kept", BATCHES[1]) == scene.cells[CORE].client.weights
 
 
 def test_what_was_scored_is_journaled_and_not_scored_again_by_a_hall_that_recalls_it():

@@ -2,7 +2,6 @@
 
 from gyre.batching.group_buffer import ReadyGroup
 from gyre.batching.group_packer import ClosedExecution, unpacked
-from gyre.cell.training_worker import keep_weights
 from gyre.controller.process_specs import packer_for
 from gyre.controller.run_dir import RunDir
 from gyre.model.loader import load_network
@@ -28,16 +27,14 @@ def digests(ran, config):
     found = {0: digest(network)}
     norms = {}
     for step in [one.step for one in ran.facts(StepTaken)]:
-        packed = [packer(groups[one.group]) for one in ran.facts(GroupAssigned) if one.step == step]
-        for made in packed:
-            for claim in made.claims:
+        for one in ran.facts(GroupAssigned):
+            claims = packer(groups[one.group]).claims if one.step == step else ()
+            for claim in claims:
                 trainer.train(
                     unpacked(claim.data),
                     num_executions=schedule.groups_per_batch * schedule.executions_per_group,
                 )
-        has_targets = any(made.num_targets for made in packed)
-        report = trainer.step() if has_targets else keep_weights(trainer)
-        norms[step] = report.gradient_norm
+        norms[step] = trainer.step().gradient_norm
         found[step + 1] = digest(network)
     return found, norms
 

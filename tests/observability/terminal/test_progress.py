@@ -126,39 +126,6 @@ def test_others_may_write_once_the_block_is_gone(facts):
     assert 9 == len(screen.lines)
 
 
-ALARM = f"{'/deep/' * 30}journal: cannot be written, and the run waits: No space left on device"
-
-
-def test_an_alarm_stands_whole_above_the_block_at_once(facts):
-    screen = Screen()
-    progress = shown(screen, facts[:100], colour=False)
-    progress.alarm(ALARM)
-    at_once = screen.lines
-    progress.tick(facts[99][0] + 1)
-
-    assert [ALARM, ALARM] == [
-        lines[0].strip().partition("  ")[2] for lines in (at_once, screen.lines)
-    ]
-    assert at_once[1].startswith("quickstart")
-    assert 9 == len(at_once) == len(screen.lines)
-
-
-def test_an_alarm_is_a_whole_line_where_there_is_no_terminal(facts):
-    stream = io.StringIO()
-    shown(stream, facts[:100]).alarm(ALARM)
-
-    assert stream.getvalue().endswith(f"  {ALARM}\n")
-
-
-def test_an_alarm_that_the_stream_takes_no_more_goes_elsewhere(facts, capsys):
-    stream = io.StringIO()
-    progress = shown(stream, facts[:100])
-    stream.close()
-    progress.alarm(ALARM)
-
-    assert f"gyre: {ALARM}\n" == capsys.readouterr().err
-
-
 def test_colours_are_for_those_who_want_them(facts):
     plain, coloured = Screen(), Screen()
     shown(plain, facts[:100], colour=False)

@@ -36,7 +36,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.heard = self.rfile.read(int(self.headers["content-length"]))
-        self.server.think(self.server.heard)
         self.send_response(self.server.status)
         self.send_header("content-type", self.server.kind)
         self.send_header("content-length", str(len(self.server.answer)))
@@ -56,9 +55,6 @@ class Parrot(HTTPServer):
     kind = "application/json"
     answer = b"{}"
     heard = b""
-
-    def think(self, heard: bytes) -> None:
-        """Nothing, but a test may have it choose an answer by what was heard."""
 
     def says(self, answer: bytes, *, status: int = 200) -> None:
         self.answer, self.status, self.kind = answer, status, "application/json"
@@ -95,11 +91,9 @@ def gpt(parrot: Parrot) -> Iterator[openai.OpenAI]:
 
 def reply(**said: Any) -> Reply:
     finish = said.pop("finish", "tool_calls" if said.get("calls") else "stop")
-    stop_sequence = said.pop("stop_sequence", None)
     return Reply(
         message=Message(role="assistant", **said),
         finish=finish,
-        stop_sequence=stop_sequence,
         usage=Usage(prompt_tokens=100, output_tokens=7, cached_tokens=60),
         model="policy",
         id=said.pop("id", "c1"),
@@ -114,7 +108,6 @@ REPLIES = {
     "parallel calls": reply(reasoning="hm", calls=(CALL, OTHER)),
     "text and call": reply(text="look", calls=(CALL,)),
     "cut": reply(text="cut", finish="length"),
-    "stopped": reply(text="keep ", stop_sequence="STOP"),
     "nothing": reply(),
 }
 
@@ -146,7 +139,6 @@ def ask_claude(client: anthropic.Anthropic, parrot: Parrot, said: Reply, *, stre
         ("parallel calls", "tool_use", ["thinking", "tool_use", "tool_use"]),
         ("text and call", "tool_use", ["text", "tool_use"]),
         ("cut", "max_tokens", ["text"]),
-        ("stopped", "stop_sequence", ["text"]),
         ("nothing", "end_turn", []),
     ],
 )
@@ -158,7 +150,6 @@ def test_anthropics_client_reads_a_reply(
 
     anthropic.types.Message.model_validate(message.to_dict(), strict=True)
     assert ("msg_c1", "policy", stop_reason) == (message.id, message.model, message.stop_reason)
-    assert REPLIES[name].stop_sequence == message.stop_sequence
     assert kinds == [block.type for block in message.content]
     assert (40, 60, 0, 7) == (
         message.usage.input_tokens,
@@ -166,42 +157,6 @@ def test_anthropics_client_reads_a_reply(
         message.usage.cache_creation_input_tokens,
         message.usage.output_tokens,
     )
-
-
-def test_anthropics_tool_runner_goes_on_without_threads(
-    claude: anthropic.Anthropic, parrot: Parrot, monkeypatch: pytest.MonkeyPatch
-):
-    """It sends threads unless it is told not to, and then only what is new of a conversation."""
-    heard: list[Any] = []
-
-    def think(body: bytes) -> None:
-        heard.append(json.loads(body))
-        try:
-            sent = MESSAGES.split(body)
-        except RequestError as error:
-            parrot.says(MESSAGES.error(error), status=error.status)
-            return
-        call = ToolCall(id="call_1", name="look", arguments='{"where": "up"}')
-        said = (
-            reply(calls=(call,)) if len(sent.messages) == 1 else replace(reply(text="so"), id="c2")
-        )
-        parrot.says(MESSAGES.body([said], sent))
-
-    @anthropic.beta_tool
-    def look(where: str) -> str:
-        """Look somewhere."""
-        return f"a sky, {where}"
-
-    monkeypatch.setattr(parrot, "think", think)
-    runner = claude.beta.messages.tool_runner(
-        model="policy", max_tokens=99, messages=[HELLO], tools=[look]
-    )
-    last = runner.until_done()
-
-    assert "so" == last.content[0].text
-    assert [True, False, False] == ["thread" in body for body in heard]
-    assert [1, 1, 3] == [len(body["messages"]) for body in heard]
-    assert "a sky, up" in json.dumps(heard[-1]["messages"][-1])
 
 
 # OpenAI Chat Completions

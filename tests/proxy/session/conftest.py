@@ -13,14 +13,7 @@ from gyre.proxy.session.session import PositionedRequest, Session
 from gyre.storage.call_log import frame
 from gyre.testing.renderer import ByteRenderer
 from gyre.trajectory.tree import Tree, grow
-from gyre.types.call_records import (
-    CallDelivered,
-    CallRecord,
-    CallRole,
-    Classification,
-    Doubt,
-    LogOpened,
-)
+from gyre.types.call_records import CallDelivered, CallRecord, CallRole, Classification, LogOpened
 from gyre.types.conversation import Reply
 from gyre.types.ids import CallId, EngineName, ExecutionId
 from gyre.types.sampling import Output, SamplingParams, Span
@@ -73,14 +66,10 @@ class Talk:
         *,
         role: CallRole = "main",
         agent: str | None = None,
-        doubt: Doubt | None = None,
-        markers: tuple[str, ...] = (),
         **fields: Any,
     ) -> PositionedRequest:
         body = msgspec.json.encode({"model": "any", "messages": messages, **fields})
-        classified = Classification(
-            role=role, harness="test", agent=agent, doubt=doubt, markers=markers
-        )
+        classified = Classification(role=role, harness="test", agent=agent)
         return self.session.position(self.dialect, self.dialect.split(body), classified)
 
     def finish(

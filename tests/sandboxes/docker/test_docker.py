@@ -22,7 +22,7 @@ from gyre.sandboxes import process_tree
 from gyre.sandboxes.docker import exec as program
 from gyre.sandboxes.docker.api import Daemon
 from gyre.sandboxes.docker.container import LABEL, Container
-from gyre.sandboxes.docker.sandbox import DockerSandbox, forget
+from gyre.sandboxes.docker.sandbox import DockerSandbox
 from gyre.sandboxes.local.sandbox import PORT
 from gyre.sandboxes.proxy_relay import Upstream
 from gyre.types.errors import SandboxError
@@ -416,29 +416,3 @@ def test_giving_up_on_a_start_leaves_nothing(tmp_path, docker):
     asyncio.run(give_up())
 
     assert [] == containers(docker, label=[f"{LABEL}={inside.mark}"])
-
-
-def test_what_goes_over_a_limit_is_ended_and_its_changes_stay_where_they_are_kept(tmp_path, docker):
-    made = {"most": Limits(disk_bytes=10**6)}
-    inside = Inside(tmp_path, docker, {"keeps": True}, made)
-    script = (
-        "echo 1 > /root/left; for n in 1 2 3; do head -c 500000 /dev/zero > $n; done; sleep 600"
-    )
-
-    async def grown():
-        try:
-            await inside.start(script)
-            with pytest.raises(SandboxError, match="went over a limit"):
-                await inside.sandbox.wait()
-            await inside.sandbox.freeze()
-            assert [] == containers(docker, label=[f"{LABEL}={inside.mark}"])
-            for name in "123":
-                (inside.workspace / name).unlink(missing_ok=True)
-            await inside.start("cat /root/left > found")
-            assert 0 == await inside.sandbox.wait()
-        finally:
-            await inside.sandbox.freeze()
-            await forget(docker, inside.mark)
-
-    asyncio.run(grown())
-    assert "1\n" == (inside.workspace / "found").read_text()

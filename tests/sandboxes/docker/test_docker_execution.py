@@ -1,20 +1,12 @@
 """A whole execution in containers: agent and assessment each in one of their own."""
 
-import asyncio
-import json
 from dataclasses import replace
 
-import pytest
 from tests.controller.support.supervised import evaluation, order, supervised
 from tests.sandboxes.support.daemon import IMAGE
 
-from gyre.sandboxes.docker import image
-from gyre.sandboxes.docker.api import Daemon
-from gyre.sandboxes.docker.container import LABEL, Container
-from gyre.sandboxes.docker.sandbox import DockerSandbox
-from gyre.types.errors import SandboxError
 from gyre.types.outcomes import Ending, Outcome
-from gyre.types.tasks import Limits, ResourceNeeds, SandboxSpec, TaskStep
+from gyre.types.tasks import Limits, ResourceNeeds, SandboxSpec
 
 SCORE = '[ -e /root/left ] || echo "0.$(wc -l < work)" > $GYRE_RESULTS/reward.txt'
 """What the agent left outside of its workspace must not be there."""
@@ -105,84 +97,3 @@ def test_a_task_finds_all_that_it_names(tmp_path, docker):
     work = (tmp_path / "e1" / "frozen" / "work").read_text()
     assert (Ending.COMPLETED, Outcome.VALID) == (record.terminated.ending, record.closed.outcome)
     assert (1.0, (tmp_path / "tests" / "wanted").read_text()) == (record.closed.score, work)
-
-
-def test_an_agent_never_stands_in_the_image_of_its_judge(tmp_path, docker):
-    """It begins in the run's image; hidden files of the other are the judge's alone."""
-    (tmp_path / "image").mkdir()
-    (tmp_path / "image" / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo hidden > /hidden\n")
-    judging = image.build(Daemon(docker), tmp_path / "image", 600.0)
-    script = "grep -q hidden /hidden && grep -q seen work && echo 1 > $GYRE_RESULTS/reward.txt"
-    wanted = order(
-        "test -e /hidden || echo seen > work", judge=evaluation(script), sandbox=place(docker)
-    )
-    needs = ResourceNeeds(judge_image=judging)
-    with supervised(
-        tmp_path / "e1", replace(wanted, task=replace(wanted.task, needs=needs))
-    ) as one:
-        record = one.end()
-
-    assert (Outcome.VALID, 1.0) == (record.closed.outcome, record.closed.score)
-
-
-BEYOND = (
-    "cat /root/left && [ ! -e /bin/nc ] && "
-    'echo "0.$(wc -l < /root/left)" > $GYRE_RESULTS/reward.txt'
-)
-"""A score by what was changed outside of the workspace."""
-
-
-def in_its_image(agent, socket, *, steps=()):
-    """An execution of a task that plays in its whole image."""
-    wanted = order(agent, judge=evaluation(BEYOND), sandbox=place(socket))
-    needs = ResourceNeeds(portable=False)
-    return replace(wanted, task=replace(wanted.task, needs=needs, steps=steps))
-
-
-def left_with_daemon(socket):
-    """Containers and images of executions."""
-    daemon, filters = Daemon(socket), json.dumps({"label": [LABEL]})
-    return [
-        json.loads(daemon.ask_now("GET", f"/{what}/json", query={"all": 1, "filters": filters}))
-        for what in ("containers", "images")
-    ]
-
-
-def test_what_an_agent_changes_on_its_image_is_scored_and_gone_when_it_is_closed(tmp_path, docker):
-    agent = "echo 1 > work; echo 2 >> /root/left; echo 3 >> /root/left; rm /bin/nc"
-    with supervised(tmp_path / "e1", in_its_image(agent, docker)) as one:
-        record = one.end()
-
-    assert (Outcome.VALID, 0.2) == (record.closed.outcome, record.closed.score)
-    assert [[], []] == left_with_daemon(docker)
-
-
-def test_what_a_killed_supervisor_left_on_an_image_is_scored(tmp_path, docker):
-    agent = "echo 2 > /root/left; rm /bin/nc; echo 1 > work; sleep 600"
-    with supervised(tmp_path / "e1", in_its_image(agent, docker)) as one:
-        one.wait_for_work()
-        one.kill_and_resume()
-        record = one.end()
-
-    assert (Ending.CRASHED, Outcome.VALID) == (record.terminated.ending, record.closed.outcome)
-    assert 0.1 == record.closed.score
-    assert [[], []] == left_with_daemon(docker)
-
-
-def test_a_step_finds_what_the_one_before_it_changed_on_the_image(tmp_path, docker):
-    steps = tuple(
-        TaskStep(name=name, instruction=name, files=None, evaluation=evaluation(BEYOND))
-        for name in ("first", "second")
-    )
-    agent = "echo more >> /root/left; rm -f /bin/nc; echo 1 > work"
-    with supervised(tmp_path / "e1", in_its_image(agent, docker, steps=steps)) as one:
-        record = one.end()
-
-    assert (Outcome.VALID, (0.1 + 0.2) / 2) == (record.closed.outcome, record.closed.score)
-    assert [[], []] == left_with_daemon(docker)
-
-
-def test_without_what_was_left_nothing_is_judged_on_the_bare_image(tmp_path, docker):
-    bare = Container(folder=tmp_path, home=tmp_path, image=IMAGE, socket=docker, goes_on=True)
-    with pytest.raises(SandboxError, match="gyre-left:0123: expected it"):
-        asyncio.run(DockerSandbox("0123", bare).prepare(str(tmp_path)))

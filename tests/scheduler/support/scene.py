@@ -58,15 +58,15 @@ class Scene:
     def terminate(self, group, member, ending=Ending.COMPLETED):
         return self.tell(ExecutionTerminated(group=group, member=member, ending=ending))
 
-    def close(self, group, member, outcome=Outcome.VALID, **known):
-        return self.tell(ExecutionClosed(group=group, member=member, outcome=outcome, **known))
+    def close(self, group, member, outcome=Outcome.VALID):
+        return self.tell(ExecutionClosed(group=group, member=member, outcome=outcome))
 
-    def ready(self, *groups, outcome=Outcome.VALID, **known):
+    def ready(self, *groups, outcome=Outcome.VALID):
         followed = []
         for group in groups:
             for member in range(self.scheduler.shape.group_size):
                 followed += self.terminate(group, member)
-                followed += self.close(group, member, outcome, **known)
+                followed += self.close(group, member, outcome)
         return followed
 
     def switch(self, commands):

@@ -54,8 +54,8 @@ def open_part(plan: CellSpec, rank: int, store: Path, network: Network) -> RankW
         temperature=plan.temperature,
         version=plan.version,
     )
-    if plan.saved_state is not None:
-        state = read_state(plan.saved_state, rank, stages=plan.stages, shards=plan.shards)
+    if plan.checkpoint is not None and plan.optimizer is not None:
+        state = read_state(plan.checkpoint, rank, stages=plan.stages, shards=plan.shards)
         trainer.load(state, version=plan.version)
     trainer.offload(weights=True)
     between = CellComm(plan.store, cell=plan.cell, rank=rank, timeout_s=plan.timeout_s)

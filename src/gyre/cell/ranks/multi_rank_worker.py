@@ -201,15 +201,14 @@ class MultiRankWorker:
 
         return self._driver.do(act)
 
-    def step(self, version: int, has_targets: bool = True) -> StepReport:
+    def step(self, version: int) -> StepReport:
         """On all ranks or on none."""
 
         def act() -> StepReport:
             check_version(self.version, version)
             if self._plan.optimizer is None:
                 raise CellError("this cell has no optimizer: the core's has", retryable=False)
-            asked = StepRequest(version=version, has_targets=has_targets)
-            answers = self._rank_group.surely(asked, but=(NotFinite,))
+            answers = self._rank_group.surely(StepRequest(version=version), but=(NotFinite,))
             self._driver.held.clear()
             assert answers[0].report is not None
             return answers[0].report

@@ -21,7 +21,7 @@ from gyre.cell.protocol import (
 )
 from gyre.cell.ranks import protocol
 from gyre.cell.ranks.protocol import RankCommand, RankReply
-from gyre.cell.training_worker import check_version, keep_weights
+from gyre.cell.training_worker import check_version
 from gyre.cell.weight_sync import Cuts, exposed, fetched
 from gyre.model.checkpoint_store import Shard, describe_file
 from gyre.model.weights import load_into
@@ -132,11 +132,10 @@ class RankWorker:
             case protocol.StreamCommand():
                 while self.trainer.follow() is not StreamEnd.CLOSED:
                     pass
-            case StepRequest(version=version, has_targets=has_targets):
+            case StepRequest(version=version):
                 check_version(self.trainer.version, version)
-                trainer = self.trainer
                 with self.snapshot.changing():
-                    answer.report = trainer.step() if has_targets else keep_weights(trainer)
+                    answer.report = self.trainer.step()
             case protocol.ExposeCommand():
                 answer.bundle = self._expose()
             case (

@@ -37,10 +37,6 @@ class RestartBackoff:
             return None
         return 0.0 if self._num_starts == 1 else 2.0 ** (self._num_starts - 2)
 
-    def not_begun(self) -> None:
-        """The last start came to nothing by no fault of the cell's, and does not count."""
-        self._num_starts -= 1
-
     @property
     def attempt(self) -> int:
         """Starts in a row before the present one."""

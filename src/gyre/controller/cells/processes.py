@@ -179,7 +179,6 @@ class CellProcesses:
         plan = replace(
             self._plan(cell.number),
             checkpoint=folder,
-            fresh_optimizer=checkpoint is not None and not checkpoint.has_optimizer,
             host=node.host,
             port=_port(before, node.host),
             doors=tuple(node.doors),

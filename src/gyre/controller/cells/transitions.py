@@ -21,7 +21,6 @@ from gyre.controller.run_loop import RunLoop
 from gyre.controller.training.coordinator import TrainingCoordinator
 from gyre.model.checkpoint_store import Checkpoint
 from gyre.proxy.client import ShardedProxyClient
-from gyre.scheduler.groups import Phase
 from gyre.scheduler.messages import (
     CellRecovered,
     CellServing,
@@ -96,21 +95,11 @@ class CellRestarter:
             if wait_s is None:
                 raise self._hopeless(cell, last)
             await asyncio.sleep(wait_s)
-            if cell.number != CORE:
-                await self._checkpointer.whole()
             try:
                 version = await self._tried(cell)
-            except OSError as error:
-                # Its plan finds the disk full, or failing, which passes.
-                if str(error) != str(last):
-                    self._loop.alarm(f"cell {cell.number} waits for the disk: {error}")
+            except (CellError, ConfigError, OSError) as error:
+                # Its plan may find the disk full, which passes.
                 last = error
-                cell.restarts.not_begun()
-                await asyncio.sleep(RETRY_S)
-            except (CellError, ConfigError) as error:
-                last = error
-                if cell.number != CORE:
-                    await self._checkpointer.check()
             else:
                 cell.recovered(self._loop.now)
                 return version
@@ -142,12 +131,7 @@ class CellRestarter:
             )
         )
         if cell.number == CORE:
-            if first is not None and not first.has_optimizer:
-                self._coordinator.outdated()
             await self._replayed(client, health.trainer_version)
-            if self._checkpointer.is_lost:
-                # Its engine loads what it publishes next.
-                return self._coordinator.version
         published = self._checkpointer.published
         with self._checkpointer.using(published.version):
             await client.load(published.folder, version=published.version, digest=published.digest)
@@ -156,23 +140,11 @@ class CellRestarter:
     async def _replayed(self, core: CellClient, version: int | None) -> None:
         """The core's trainer is where it was, and that is durable before its engine serves."""
         assert version is not None
-        newest, is_lost = self._coordinator.version, self._checkpointer.is_lost
-        if version == newest and not is_lost:
+        if version == self._coordinator.version:
             return
         await core.enter()
-        if is_lost:
-            published = self._checkpointer.published.version
-            if version <= published:
-                await self._coordinator.replay(core, range(version, published))
-                await self._checkpointer.publish_again()
-                version = published
-            elif self._loop.scheduler.burst.phase is not Phase.PUBLISHING:
-                message = f"version {published}, which engines serve, is damaged, and no sound "
-                message += "checkpoint is left that it can be made again from"
-                raise CellError(message, retryable=False)
-        if version < newest:
-            await self._coordinator.replay(core, range(version, newest))
-            await self._checkpointer.made(newest)
+        await self._coordinator.replay(core, version)
+        await self._checkpointer.made(self._coordinator.version)
         await core.leave(keep_sum=False)
 
 
@@ -290,12 +262,7 @@ class RoleTransitions:
                 cell.report_death(generation, self._loop)
                 return
             except CellError:
-                await self._checkpointer.check()
-                if self._checkpointer.is_lost:
-                    # Tried again it finds the same, and a core that is restarted makes it again.
-                    cell.report_death(generation, self._loop)
-                else:
-                    self._failed(command)
+                self._failed(command)
                 return
             finally:
                 self._note(command, phases, {}, into_training=False)
@@ -342,17 +309,11 @@ class RoleTransitions:
         generation = engine.generation
         clock = asyncio.get_running_loop().time
         since = clock()
-        is_checked = False
         while engine.generation == generation and self._checkpointer.published.version == version:
             if await self._takes(command.engine):
                 self._loop.record(EngineReturned(engine=command.engine, version=version))
                 return
-            if not is_checked:
-                is_checked = True
-                await self._checkpointer.check()
-            if self._checkpointer.is_lost:
-                since = clock()
-            elif self._restarter.is_hopeless(engine, clock() - since):
+            if self._restarter.is_hopeless(engine, clock() - since):
                 await self._replace(engine, generation)
                 return
             await asyncio.sleep(RETRY_S)

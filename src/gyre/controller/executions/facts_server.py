@@ -66,7 +66,7 @@ class FactsServer:
             return
 
     async def _answer(self, exchange: Exchange) -> None:
-        given = exchange.bearer or ""
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             raise Unauthorized("expected the token that supervisors are told")
         if (exchange.method, exchange.path) != ("POST", PATH):

@@ -4,8 +4,6 @@ Rule 1: p, f and closure move once for every member of every group (SPEC 1.2).
 Rule 2: what an earlier controller launched goes on; only what cannot is launched again, renamed.
 """
 
-import asyncio
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -18,7 +16,6 @@ from gyre.controller.executions.supervisors import SupervisedExecution, Supervis
 from gyre.controller.recovered_state import ConsumedGroups, RecoveredGroup, RecoveredState
 from gyre.controller.routes import ChangeTrackingDict
 from gyre.controller.run_loop import RunLoop
-from gyre.rollout.supervisor import OUTPUT_FILE, STEPS
 from gyre.scheduler.messages import (
     AdmitGroup,
     CancelExecution,
@@ -29,24 +26,12 @@ from gyre.scheduler.messages import (
     LaunchExecution,
     StepTaken,
 )
-from gyre.types.errors import ConfigError, visible
+from gyre.types.errors import ConfigError
 from gyre.types.ids import ExecutionId, GroupId
 from gyre.types.outcomes import Closed, Ending, Outcome, Terminated
 from gyre.types.places import TaskSource
-from gyre.types.run_events import (
-    ExecutionRelaunched,
-    ExecutionUnusable,
-    GroupDrawn,
-    RewardGiven,
-)
+from gyre.types.run_events import ExecutionRelaunched, GroupDrawn, RewardGiven
 from gyre.types.tasks import Task
-
-CRASH_S = 5.0
-"""A program that crashes sooner did not get to its task."""
-MOST_ALARMS = 3
-"""Unusable executions that are said; all are recorded."""
-OUTPUT_BYTES = 4096
-MOST_LETTERS = 300
 
 
 class ExecutionState(Enum):
@@ -112,7 +97,6 @@ class GroupExecutions:
         """All executions of these groups."""
         self._ready: dict[GroupId, int] = {}
         """Queries of groups that are ready and not consumed."""
-        self._num_unusable = 0
         self._assigned: set[GroupId] = set()
         """Those of them that the open batch has pulled."""
 
@@ -293,10 +277,6 @@ class GroupExecutions:
         execution.close(fact)
         group, member = execution.place
         ended = supervised.terminated
-        task = self._groups[group].task.id
-        unusable = None if fact.outcome is Outcome.SURPLUS else why_unusable(supervised)
-        if unusable is not None:
-            await self._report_unusable(supervised, execution.place, unusable)
         if not execution.is_rewarded:
             self._loop.record(
                 RewardGiven(
@@ -306,38 +286,9 @@ class GroupExecutions:
                     score=fact.score,
                     ran_s=None if ended is None else ended.elapsed_s,
                     reason=fact.reason if fact.score is None else None,
-                    task=task,
                 )
             )
-        self._loop.record(
-            ExecutionClosed(
-                group=group,
-                member=member,
-                outcome=fact.outcome,
-                is_unusable=unusable is not None,
-            )
-        )
-
-    async def _report_unusable(
-        self, supervised: SupervisedExecution, place: tuple[GroupId, int], reason: str
-    ) -> None:
-        """Each is recorded, and the first ones are said at once."""
-        output = await asyncio.to_thread(last_line, supervised.folder)
-        task = supervised.task.id
-        self._loop.record(
-            ExecutionUnusable(
-                group=place[0],
-                member=place[1],
-                execution=supervised.name,
-                task=task,
-                reason=reason,
-                output=output,
-            )
-        )
-        self._num_unusable += 1
-        if self._num_unusable <= MOST_ALARMS:
-            said = "it printed nothing" if output is None else f"its last line: {output}"
-            self._loop.alarm(f"task {task}: execution {supervised.name} {reason}; {said}")
+        self._loop.record(ExecutionClosed(group=group, member=member, outcome=fact.outcome))
 
     def lost(self, supervised: SupervisedExecution, reason: str) -> None:
         """The same member again, under a name that has neither a log nor a folder."""
@@ -351,36 +302,6 @@ class GroupExecutions:
         self._loop.record(
             ExecutionRelaunched(group=group, member=member, execution=execution.name, reason=reason)
         )
-
-
-def why_unusable(supervised: SupervisedExecution) -> str | None:
-    """Why nothing can be learnt from an execution that was not cancelled; None if it can."""
-    ended = supervised.terminated
-    if ended is None or ended.ending is Ending.CANCELLED:
-        return None
-    if ended.ending is Ending.NEVER_STARTED:
-        return f"never started: {ended.reason}"
-    ran_s = CRASH_S if ended.elapsed_s is None else ended.elapsed_s
-    if ended.ending is Ending.CRASHED and ran_s < CRASH_S:
-        return f"crashed within {CRASH_S:g} s: {ended.reason}"
-    if supervised.proxy_totals.committed_calls == 0:
-        return f"never called the model: {ended.ending.value}, {ended.reason}"
-    return None
-
-
-def last_line(folder: Path) -> str | None:
-    """The last line that an execution's program printed, with no letter that steers a terminal."""
-    paths = [folder / OUTPUT_FILE, *sorted(folder.glob(f"{STEPS}/*/{OUTPUT_FILE}"))]
-    for path in reversed(paths):
-        try:
-            with path.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - OUTPUT_BYTES))
-                lines = file.read(OUTPUT_BYTES).decode(errors="replace").split("\n")
-        except OSError:
-            continue
-        if printed := [line.strip() for line in lines if line.strip()]:
-            return visible(printed[-1], MOST_LETTERS)
-    return None
 
 
 def name_of(group: int, member: int) -> ExecutionId:

@@ -3,21 +3,20 @@
 Rule 1: an execution's facts are taken in order, each once, however often they are posted.
 Rule 2: its key is closed and its log final before its termination is recorded.
 Rule 3: a supervisor of an earlier controller goes on undisturbed; no harness is started twice.
-Rule 4: a disk of ours that is full or fails is waited for; no execution ends by it.
 """
 
 import asyncio
+import errno
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from gyre.aio import Alarm, Spawn, done_within
+from gyre.aio import Spawn, done_within
 from gyre.cluster.fork_client import ProcessForker
 from gyre.cluster.liveness import QUESTIONS, SilenceTimer
 from gyre.proxy.client import SealedExecution, ShardedProxyClient
@@ -41,7 +40,6 @@ from gyre.types.outcomes import Closed, Ending, Fact, Launched, Outcome, Termina
 from gyre.types.protocols import ProcessHandle
 from gyre.types.tasks import Task
 
-T = TypeVar("T")
 LOOK_S = 0.1
 """How often an adopted supervisor, which is no child of this process, is looked for."""
 
@@ -104,6 +102,8 @@ class ForkedSupervisor:
 
 class AdoptedSupervisor:
     """A supervisor that is no child of this controller's, by its folder's lock and its log."""
+
+    __slots__ = ("_by", "_folder")
 
     def __init__(self, folder: Path, by: ProcessSignaller) -> None:
         self._folder = folder
@@ -211,6 +211,7 @@ MOST_REVIVALS = 3
 """Times that a dead supervisor is started again; then its execution is excluded."""
 POLL_S = 1.0
 """How often dead supervisors are looked for, and proxy totals written for the others."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 END_S = 10.0
 """How long executions may take to end with the run."""
 
@@ -230,7 +231,6 @@ class Supervisors:
         order_of: OrderOf,
         facts_token: str,
         spawn: Spawn,
-        alarm: Alarm,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proxy = proxy
@@ -238,12 +238,9 @@ class Supervisors:
         self._order_of = order_of
         self._facts_token = facts_token
         self._spawn = spawn
-        self._alarm = alarm
         self._clock = clock
         self._all: dict[ExecutionId, SupervisedExecution] = {}
         self._starting = asyncio.Semaphore(MOST_STARTING)
-        self._trouble = ""
-        """What the disk said when it last refused something; empty once it takes all again."""
 
     def launch(
         self, name: ExecutionId, task: Task, folder: Path, listener: ExecutionListener
@@ -308,46 +305,14 @@ class Supervisors:
         for execution in list(self._all.values()):
             if execution.closed is not None or execution.supervisor is None:
                 continue
-            # A disk that fails is asked again the next time.
-            with self._noting():
-                await self._look_at(execution, execution.supervisor)
+            if execution.supervisor.is_over:
+                await self._revive(execution)
+            elif execution.health.is_hung(last_heartbeat(execution.folder), self._clock()):
+                execution.health.renew()
+                execution.signal(signal.SIGKILL)
+            elif execution.is_adopted:
+                await self._listen(execution)
         await self._tell_held()
-
-    async def _look_at(self, execution: SupervisedExecution, supervisor: SupervisorHandle) -> None:
-        if supervisor.is_over:
-            await self._revive(execution)
-        elif execution.health.is_hung(last_heartbeat(execution.folder), self._clock()):
-            execution.health.renew()
-            execution.signal(signal.SIGKILL)
-        elif execution.is_adopted:
-            await self._listen(execution)
-
-    @contextmanager
-    def _noting(self) -> Iterator[None]:
-        """What the disk refuses is said once, and is no error of the run's."""
-        try:
-            yield
-        except OSError as error:
-            self._note(error)
-
-    def _note(self, error: OSError) -> None:
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            self._alarm(f"a file of an execution cannot be read or written, which waits: {error}")
-
-    async def _insist(self, execution: SupervisedExecution, act: Callable[[], T]) -> T | None:
-        """What it gives once the disk lets it; None if the execution is cancelled before that."""
-        while True:
-            try:
-                done = await asyncio.to_thread(act)
-            except OSError as error:
-                self._note(error)
-            else:
-                self._trouble = ""
-                return done
-            if execution.is_cancelled:
-                return None
-            await asyncio.sleep(POLL_S)
 
     async def end(self, *, for_good: bool = False) -> None:
         """Nothing of any execution runs any more.
@@ -379,11 +344,9 @@ class Supervisors:
             await self._begin(execution)
             return
         self._take_for_adopted(execution)
-        totals = await self._insist(execution, partial(read_proxy_totals, execution.folder))
-        execution.proxy_totals = totals or ProxyTotals()
+        execution.proxy_totals = await asyncio.to_thread(read_proxy_totals, execution.folder)
         execution.held = HeldTime(execution.proxy_totals.held_s)
-        with self._noting():
-            await self._listen(execution)
+        await self._listen(execution)
         if execution.closed is None and execution.is_cancelled:
             execution.signal(CANCEL)
 
@@ -415,9 +378,9 @@ class Supervisors:
         if size == execution.read_bytes:
             return
         async with execution.lock:
+            execution.read_bytes = size
             try:
                 await self._catch_up(execution)
-                execution.read_bytes = size
             except LogDamaged as error:
                 await self._give_up(execution, Ending.CRASHED, Outcome.EXCLUDED, str(error))
 
@@ -446,13 +409,9 @@ class Supervisors:
                         await self._abandon(execution, "its key was told to nobody who lives")
                     return
                 execution.key = key
-                write = partial(write_order, execution.folder, order)
-                if await self._insist(execution, write) is None:
-                    await self._cancelled(execution)
-                    return
-                with self._noting():
-                    await self._try_to_supervise(execution)
-            except (ConfigError, BoundaryError) as error:
+                await self._with_room(execution, order)
+                await self._try_to_supervise(execution)
+            except (OSError, ConfigError, BoundaryError) as error:
                 counts = order.counts_placeholders
                 async with execution.lock:
                     await self._give_up(
@@ -461,6 +420,18 @@ class Supervisors:
                         Outcome.PLACEHOLDER if counts else Outcome.EXCLUDED,
                         str(error),
                     )
+
+    async def _with_room(self, execution: SupervisedExecution, order: ExecutionSpec) -> None:
+        """Its order is on the disk, which may be full for a while: that is not its doing."""
+        while True:
+            try:
+                await asyncio.to_thread(write_order, execution.folder, order)
+            except OSError as error:
+                if error.errno not in FULL or execution.is_cancelled:
+                    raise
+                await asyncio.sleep(POLL_S)
+            else:
+                return
 
     async def _cancelled(self, execution: SupervisedExecution) -> None:
         async with execution.lock:
@@ -523,9 +494,9 @@ class Supervisors:
                 reason = f"its supervisor died {MOST_REVIVALS + 1} times"
                 await self._give_up(execution, Ending.CRASHED, Outcome.EXCLUDED, reason)
                 return
-            await self._try_to_supervise(execution)
-            # One that the disk did not let begin does not count.
             execution.num_revivals += 1
+            with suppress(OSError):
+                await self._try_to_supervise(execution)
 
     async def _catch_up(self, execution: SupervisedExecution, upto: int | None = None) -> None:
         for entry in await asyncio.to_thread(facts.read, execution.folder):
@@ -564,11 +535,24 @@ class Supervisors:
         held_s = execution.held.counted(sealed.held_s)
         execution.proxy_totals = ProxyTotals(held_s=held_s, committed_calls=sealed.committed_calls)
         if execution.folder.exists():
-            # How it closes depends on them; cancelled, as surplus, or when its run is resumed.
-            totals = execution.proxy_totals
-            await self._insist(execution, partial(write_proxy_totals, execution.folder, totals))
+            await self._write_totals(execution)
         execution.terminated = fact
         await execution.listener.terminated(execution, fact)
+
+    async def _write_totals(self, execution: SupervisedExecution) -> None:
+        """How it closes depends on them, so a disk that is full for a while is waited for."""
+        while True:
+            totals = execution.proxy_totals
+            try:
+                await asyncio.to_thread(write_proxy_totals, execution.folder, totals)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                if execution.is_cancelled:
+                    return  # It closes as surplus, or when its run is resumed.
+                await asyncio.sleep(POLL_S)
+            else:
+                return
 
     async def _seal(self, execution: SupervisedExecution) -> SealedExecution:
         try:
@@ -590,9 +574,15 @@ class Supervisors:
                 continue  # Its end may be under way, which writes them too.
             held_s = execution.held.counted(held_s)
             if held_s > execution.proxy_totals.held_s + POLL_S:
-                totals = ProxyTotals(held_s=held_s)
                 async with execution.lock:
-                    # A second later where the disk is full now.
-                    with self._noting():
-                        await asyncio.to_thread(write_proxy_totals, execution.folder, totals)
-                        execution.proxy_totals = totals
+                    await self._try_to_write(execution, ProxyTotals(held_s=held_s))
+
+    async def _try_to_write(self, execution: SupervisedExecution, totals: ProxyTotals) -> None:
+        """They are written a second later where the disk is full now."""
+        try:
+            await asyncio.to_thread(write_proxy_totals, execution.folder, totals)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        else:
+            execution.proxy_totals = totals

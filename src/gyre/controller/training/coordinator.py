@@ -74,12 +74,9 @@ class Batches:
         """Of the gradients of steps that may have to be replayed."""
         self._damaged: set[ExecutionId] = set()
         """Executions whose logs were when their groups were packed, and not trained."""
-        self.num_targets = 0
-        """Of the groups of the open batch that are packed."""
 
     def open(self, step: int) -> None:
         self._packing.open(step)
-        self.num_targets = 0
         self._changes.tell()
 
     @property
@@ -131,7 +128,6 @@ class Batches:
                     CallsDamaged(group=group.number, execution=execution, reason=reason)
                 )
         self._damaged |= made.damaged.keys()
-        self.num_targets += made.num_targets
         self._packing.pack(group.number, [self._offer(claim) for claim in made.claims])
         self._changes.tell()
 
@@ -185,7 +181,7 @@ class Batches:
         the trainer is deterministic. LogDamaged where one has been since: without its execution
         other weights would come under a version that engines may serve.
         """
-        lease = num_targets = 0
+        lease = 0
         for group in self._groups.consumed_by(step):
             made = await asyncio.to_thread(self._packer, group)
             if since := made.damaged.keys() - self._damaged:
@@ -193,7 +189,6 @@ class Batches:
                     f"{execution}: {made.damaged[execution]}" for execution in sorted(since)
                 )
                 raise LogDamaged(f"step {step} cannot be made again as it was: {named}")
-            num_targets += made.num_targets
             for claim in made.claims:
                 is_scored = self._is_scored_first(claim)
                 await core.train(
@@ -203,7 +198,7 @@ class Batches:
                     scores=await core.score(claim.data) if is_scored else None,
                 )
                 lease += 1
-        norm = (await core.step(step, has_targets=num_targets > 0)).gradient_norm
+        norm = (await core.step(step)).gradient_norm
         is_equal = norm == self._norms.get(step, norm)
         self._loop.record(
             StepReplayed(step=step, num_claims=lease, gradient_norm=norm, is_equal=is_equal)
@@ -342,20 +337,15 @@ class TrainingCoordinator:
             if group.offered is not None:
                 self.offer(group.offered, left[number])
         self._batches.restore(found)
-        self._checkpointer.covered = found.since
         self.version = max((step + 1 for step in found.steps), default=found.since)
 
-    async def replay(self, core: CellClient, steps: range) -> None:
-        """A core takes these steps again (SPEC 10), the first from the version that it has.
+    async def replay(self, core: CellClient, version: int) -> None:
+        """A core of this version takes the steps since then again (SPEC 10).
 
         If they came out otherwise, what satellites made with the weights before is worth nothing.
         """
-        if not await self._batches.replay(core, steps):
-            self.outdated()
-
-    def outdated(self) -> None:
-        """The core goes on from other weights than satellites have, which take these first."""
-        self._updates.outdated(self._queue.cells)
+        if not await self._batches.replay(core, range(version, self.version)):
+            self._updates.outdated(self._queue.cells)
 
     # Cells
 
@@ -535,8 +525,7 @@ class TrainingCoordinator:
             members = [cell for cell in self._queue.cells if not self._cells[cell].is_behind]
             core = self._cells[CORE]
             generation = core.generation
-            has_targets = self._batches.num_targets > 0
-            made = await self._updates.update(members, step, has_targets=has_targets)
+            made = await self._updates.update(members, step)
             if made is None:
                 return
             self._note(step, made)
@@ -559,7 +548,7 @@ class TrainingCoordinator:
             self._changes.tell()
 
     def _note(self, step: int, made: UpdateResult) -> None:
-        report, num_targets = made.report, self._batches.num_targets
+        report = made.report
         reward = self._batches.stepped(step, gradient_norm=report.gradient_norm)
         self.version = step + 1
         self._loop.record(
@@ -573,7 +562,6 @@ class TrainingCoordinator:
                 reduce_s=made.reduce_s,
                 step_s=report.step_s,
                 reduced_bytes=made.reduced_bytes,
-                num_targets=num_targets,
             )
         )
         self._loop.record(StepTaken(step=step))

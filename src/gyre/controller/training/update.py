@@ -85,9 +85,7 @@ class Updater:
         """It is unknown whether the core has the sum of each satellite."""
         return self._lost is not None
 
-    async def update(
-        self, members: Sequence[int], step: int, *, has_targets: bool
-    ) -> UpdateResult | None:
+    async def update(self, members: Sequence[int], step: int) -> UpdateResult | None:
         """One step with the sums of all members; None if it did not come about."""
         began = perf_counter()
         claims = {cell: len(self._queue.holds(cell)) for cell in members}
@@ -95,7 +93,7 @@ class Updater:
         if sent is None:
             return None
         reduce_s = perf_counter() - began
-        report = await self._stepped(step, has_targets) if self._is_summed else None
+        report = await self._stepped(step) if self._is_summed else None
         if report is None:
             # What they sent went with the core, and their own sums still hold it.
             self.outdated(members)
@@ -141,11 +139,9 @@ class Updater:
             return None
         return sum(answer for answer in answers.values() if isinstance(answer, int))
 
-    async def _stepped(self, step: int, has_targets: bool) -> StepReport | None:
+    async def _stepped(self, step: int) -> StepReport | None:
         """None if the core died, and with it all that was summed."""
-        answers = await self._together(
-            (CORE,), lambda core: core.step(step, has_targets=has_targets)
-        )
+        answers = await self._together((CORE,), lambda core: core.step(step))
         report = answers[CORE]
         if isinstance(report, CellGone):
             await self._after_failure(answers)

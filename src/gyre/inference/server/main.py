@@ -21,11 +21,8 @@ from gyre.inference.server.protocol import ServedModel
 from gyre.inference.server.server import Server
 from gyre.model.registry import model_folder
 from gyre.net.http_server import listener, serve_until_told
-from gyre.storage.files import read_bounded, read_key
+from gyre.storage.files import read_key
 from gyre.types.errors import ConfigError, ModelError, wrap_errors
-
-JSON_BYTES = 2**26
-"""Of a file of settings beside the weights, templates and names of tokens included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +182,7 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     unreadable = (OSError, ValueError, RecursionError)
     with wrap_errors(ModelError, f"{path}: expected a JSON object", unreadable):
-        data = json.loads(read_bounded(path, JSON_BYTES))
+        data = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(data, dict):
         raise ModelError(f"{path}: expected a JSON object, found a {type(data).__name__}")
     return data

@@ -216,7 +216,7 @@ class Server:
     def _check_key(self, exchange: Exchange) -> None:
         if self._key is None or exchange.path in OPEN:
             return
-        given = exchange.bearer or ""
+        given = exchange.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._key.encode()):
             raise Unauthorized("expected the server's key as a bearer token")
 

@@ -70,9 +70,7 @@ class FollowedRun(RunFollower[RunHistory]):
     @property
     def ended(self) -> str | None:
         """Why it is over."""
-        if self.history is None or not self.history.is_over:
-            return None
-        return self.history.why_over(None if self.folder is None else str(self.folder))
+        return None if self.history is None else self.history.reason
 
     def log_of(self, execution: str) -> Path | None:
         """Its call log; None where the run keeps none."""

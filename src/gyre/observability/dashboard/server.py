@@ -202,7 +202,8 @@ class DashboardServer:
 
     def _check_key(self, exchange: Exchange, host: str) -> None:
         found = _cookie(exchange.headers.get("cookie", ""), _cookie_name(host))
-        self._check((exchange.bearer or "") if found is None else found)
+        bearer = exchange.headers.get("authorization", "").removeprefix("Bearer ")
+        self._check(bearer if found is None else found)
 
     def _check(self, given: str) -> None:
         if not hmac.compare_digest(given.encode(), self._key.encode()):

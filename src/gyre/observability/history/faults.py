@@ -1,6 +1,5 @@
-"""Faults and recoveries of a run: what went wrong, where, and when it was mended; why it stops."""
+"""Faults and recoveries of a run: what went wrong, where, and when it was mended."""
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,9 +15,7 @@ from gyre.scheduler.messages import (
     Event,
     LeaveReason,
     LeaveTraining,
-    OfferGroup,
     Published,
-    StopReason,
     TransitionFailed,
 )
 from gyre.scheduler.scheduler import Scheduler
@@ -30,10 +27,8 @@ from gyre.types.run_events import (
     CheckpointRefused,
     EngineSlow,
     ExecutionRelaunched,
-    ExecutionUnusable,
     JournalWaited,
     ProxyRestarted,
-    RewardGiven,
     StepReplayed,
 )
 
@@ -111,40 +106,6 @@ class FaultHistory:
     def _mend(self, now: float, kind: str, who: int) -> None:
         if (fault := self._open.pop((kind, who), None)) is not None:
             fault.mended_at_s = now
-
-
-class StopCauses:
-    """Why executions of the last groups count for nothing, for a stop to name the first of them."""
-
-    def __init__(self, groups_per_batch: int) -> None:
-        self._open: dict[tuple[StopReason, int], str] = {}
-        """The first cause in each group that is not ready yet."""
-        self._last: dict[StopReason, deque[str]] = {
-            StopReason.TOO_MANY_VOID: deque(maxlen=2 * groups_per_batch),
-            StopReason.TOO_MANY_UNUSABLE: deque(maxlen=groups_per_batch),
-        }
-        """Of the groups that such a stop looks at; empty where a group is none of its reasons."""
-
-    def record_fact(self, fact: object) -> None:
-        match fact:
-            case RewardGiven(group=group, score=None, reason=str(reason), task=task):
-                text = reason if task is None else f"task {task}: {reason}"
-                self._open.setdefault((StopReason.TOO_MANY_VOID, group), text)
-            case ExecutionUnusable(group=group, task=task, reason=reason, output=output):
-                said = "it printed nothing" if output is None else f"its last line: {output}"
-                text = f"task {task}: the agent {reason}; {said}"
-                self._open.setdefault((StopReason.TOO_MANY_UNUSABLE, group), text)
-            case _:
-                pass
-
-    def record_ready(self, order: OfferGroup) -> None:
-        for reason, last in self._last.items():
-            cause = self._open.pop((reason, order.group), "")
-            counts = order.is_void or reason is not StopReason.TOO_MANY_VOID
-            last.append(cause if counts else "")
-
-    def first(self, reason: StopReason) -> str | None:
-        return next(filter(None, self._last.get(reason, ())), None)
 
 
 def _fault_of(now: float, fact: object) -> RunFault | None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gyre.journal.journal import Resumed
 from gyre.observability.history.cells import FleetStates, Intervals
-from gyre.observability.history.faults import FaultHistory, StopCauses
+from gyre.observability.history.faults import FaultHistory
 from gyre.observability.history.steps import StepHistory
 from gyre.observability.resource_use import UsageSample, used
 from gyre.scheduler.cells import CellState
@@ -24,25 +24,16 @@ from gyre.scheduler.messages import (
     EnterTraining,
     Event,
     ExecutionTerminated,
-    OfferGroup,
     OpenBatch,
     StepTaken,
-    StopReason,
     TransitionFailed,
 )
 from gyre.scheduler.replay import EVENTS
 from gyre.scheduler.scheduler import Scheduler
-from gyre.types.ids import CORE
 from gyre.types.outcomes import Ending
-from gyre.types.run_events import TOLD, EvaluationRound, EvaluationScored, RunEnded, UseMeasured
+from gyre.types.run_events import EvaluationRound, EvaluationScored, RunEnded, UseMeasured
 
 _EVENTS = frozenset(EVENTS)
-_STOPS = {
-    StopReason.CORE_FAILED: "the core failed too often to change its role",
-    StopReason.TOO_MANY_VOID: "too many groups without a score",
-    StopReason.TOO_MANY_UNUSABLE: "too many agents crashed at once or never called the model",
-}
-"""What each means, but for a run that has finished."""
 
 
 class Publication(NamedTuple):
@@ -79,7 +70,6 @@ class RunState:
         self.fleet = FleetStates(self.scheduler)
         self.steps = StepHistory(shape)
         self.faults = FaultHistory()
-        self.causes = StopCauses(shape.groups_per_batch)
         self.scored: set[int] = set()
         """Held-out evaluations that were closed since the last round."""
         self.use: UsageSample | None = None
@@ -119,20 +109,6 @@ class RunState:
             return self.ended
         return None if stopped is None else stopped.value
 
-    def why_over(self, place: str | None = None) -> str:
-        """In plain words, with the first cause; `place` is the run's folder, where it is known."""
-        stopped = self.scheduler.stopped
-        if self.reason == TOLD:
-            return f"interrupted; continue with `gyre resume{'' if place is None else f' {place}'}`"
-        if stopped is None or self.reason != stopped.value or stopped not in _STOPS:
-            return self.reason or "ended"
-        cause = self.causes.first(stopped)
-        if stopped is StopReason.CORE_FAILED:
-            failures = (row for row in reversed(self.faults.rows) if row.cell == CORE)
-            cause = next((row.text for row in failures), None)
-        text = f"stopped: {_STOPS[stopped]}"
-        return text if cause is None else f"{text}; first cause: {cause}"
-
     def _record_event(self, now: float, event: Event) -> Sequence[Command]:
         """Returns what the scheduler answered."""
         scheduler, counts = self.scheduler, self.fleet.counts
@@ -170,8 +146,6 @@ class RunState:
                 self.entered.append((now, cell))
             case OpenBatch():
                 self.opened_s.append(now)
-            case OfferGroup():
-                self.causes.record_ready(command)
             case _:
                 pass
 
@@ -179,7 +153,6 @@ class RunState:
         self.fleet.record_fact(now, fact)
         self.steps.record_fact(now, fact)
         self.faults.record_fact(now, fact)
-        self.causes.record_fact(fact)
         match fact:
             case EvaluationScored(evaluation=number):
                 self.scored.add(number)

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from textwrap import wrap
 from typing import Literal, TextIO
 from unicodedata import east_asian_width
 
@@ -56,11 +55,6 @@ def _beginning(text: str, space: int) -> str:
             break
         kept += char
     return kept
-
-
-def wrapped(text: str, width: int, *, indent: int = 0) -> list[str]:
-    """The whole text in lines, with paths whole where they fit; further ones are indented."""
-    return wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False) or [""]
 
 
 def fit(line: Line, width: int | None) -> list[Piece]:

@@ -4,10 +4,8 @@ Rule 1: showing never stops the run; a stream that cannot be written to is not w
 """
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import groupby
 from statistics import fmean
 from typing import TextIO
@@ -16,17 +14,7 @@ from gyre.observability.history.state import RunState
 from gyre.observability.resource_use import OTHERS, UsageSample
 from gyre.observability.resource_use import ROLES as ROLES_OF_USE
 from gyre.observability.staleness import in_the_long_run
-from gyre.observability.terminal.colors import (
-    Line,
-    Piece,
-    Style,
-    columns,
-    cut,
-    fit,
-    paint,
-    safe,
-    wrapped,
-)
+from gyre.observability.terminal.colors import Line, Piece, Style, columns, cut, fit, paint, safe
 from gyre.observability.terminal.text import (
     EMPTY,
     FULL,
@@ -85,19 +73,6 @@ class Progress:
         if self._is_terminal:
             self._redraw(now)
 
-    def alarm(self, text: str) -> None:
-        """Stands there at once and whole, above the block of a terminal."""
-        now = self.run.now_s
-        line: Line = [(f"{clock(now):>8}  ", "dim"), (safe(text), "red")]
-        painted = paint(line, colour=self._colour and self._is_terminal)
-        self.clear()
-        self._write(spelled(painted, self._stream.encoding) + "\n")
-        if self._is_mute:
-            with suppress(OSError, ValueError):
-                sys.stderr.write(f"gyre: {safe(text)}\n")
-        elif self._is_terminal:
-            self._redraw(now, is_due=True)
-
     def clear(self) -> None:
         """Takes the block away, for others to write; the next thing shown draws it again."""
         if self._is_terminal:
@@ -150,8 +125,7 @@ class Progress:
         if len(run.steps.rounds) > num_rounds:
             self._say(now, f"held-out {held_out(run)}")
         if self._ends():
-            lines = wrapped(f"{clock(now):>8}  {self._ending}", WIDTH, indent=10)
-            self._write(spelled("\n".join(lines), self._stream.encoding) + "\n")
+            self._say(now, self._ending)
 
     def _ends(self) -> bool:
         """Whether there is more to say of its end than was said."""
@@ -192,8 +166,6 @@ def step_line(run: RunState, now: float) -> str:
     said = [f"step {number}"]
     if step.reward is not None:
         said.append(f"reward {step.reward:.3f}")
-    if step.made is not None and step.made.num_targets == 0:
-        said.append("no target, weights kept")
     if step.staleness is not None:
         said.append(f"stale {step.staleness:.2f}")
     said.append(many(step.num_training, "cell"))
@@ -248,8 +220,7 @@ def _where(run: RunState, now: float) -> str:
     of = "" if run.shape.steps is None else f" of {run.shape.steps}"
     step = f"step {run.version}{of}"
     if run.is_over:
-        # Words have no more room here; what comes after the block has the whole of it.
-        return f"{step}, {ending(run).partition(':')[0].partition(';')[0]}, {clock(now)}"
+        return f"{step}, {ending(run)}, {clock(now)}"
     left_s = run.steps.left_s(now)
     left = "" if left_s is None else f", {spoken(left_s)} left"
     return f"{step}  {clock(now)}{left}"
@@ -257,7 +228,7 @@ def _where(run: RunState, now: float) -> str:
 
 def ending(run: RunState) -> str:
     """Why it is over, where it is."""
-    return safe(run.why_over())
+    return safe(run.reason or "ended")
 
 
 def _cells(run: RunState) -> Iterator[Piece]:

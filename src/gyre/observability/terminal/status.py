@@ -10,7 +10,7 @@ from gyre.observability.history.faults import RunFault
 from gyre.observability.history.run import RunHistory
 from gyre.observability.history.state import RunState
 from gyre.observability.terminal.charts import timeline
-from gyre.observability.terminal.colors import cut, printed, safe, wrapped
+from gyre.observability.terminal.colors import cut, printed, safe
 from gyre.observability.terminal.progress import WIDTH, Progress, block, ending, terminal_size
 from gyre.observability.terminal.text import clock, many, spelled, spoken
 from gyre.scheduler.messages import StopReason
@@ -50,22 +50,20 @@ def screen(
     followed = RunFollower(place, RunHistory)
     history = followed.catch_up()
     found = stands(followed)
-    lines = [*wrapped(safe(f"{history.name}: {found.text}"), width), ""]
+    lines = [cut(safe(f"{history.name}: {found.text}"), width), ""]
     lines += printed(block(history, history.now_s), width=width, colour=colour)
     if history.shape.num_cells <= MOST_CELLS and history.now_s > 0:
         lines += ["", *(cut(line, width) for line in timeline(history, width=width))]
     if faults := history.faults.rows:
-        lines += ["", many(len(faults), "fault")]
-        lines += [line for fault in faults[-MOST_FAULTS:] for line in _fault(fault, width)]
+        shown = [_fault(fault, width) for fault in faults[-MOST_FAULTS:]]
+        lines += ["", many(len(faults), "fault"), *shown]
     return [spelled(line, encoding) for line in lines], found.status
 
 
-def _fault(fault: RunFault, width: int) -> list[str]:
-    """Whole, because it may name a path that is to be looked at."""
+def _fault(fault: RunFault, width: int) -> str:
     mended = fault.mended_at_s
     how = "" if mended is None else f", mended after {spoken(mended - fault.at_s)}"
-    begin = f"  {clock(fault.at_s):>8}  "
-    return wrapped(f"{begin}{safe(fault.text)}{how}", width, indent=len(begin))
+    return cut(f"  {clock(fault.at_s):>8}  {safe(fault.text)}{how}", width)
 
 
 def follow(
@@ -103,7 +101,6 @@ def follow(
 
 def _leave(followed: RunFollower[RunState], stream: TextIO) -> int:
     found = stands(followed)
-    text = safe(f"{followed.name}: {found.text}")
-    for line in wrapped(text, terminal_size(stream)[0]):
-        print(spelled(line, stream.encoding), file=stream)
+    line = cut(safe(f"{followed.name}: {found.text}"), terminal_size(stream)[0])
+    print(spelled(line, stream.encoding), file=stream)
     return found.status

@@ -65,7 +65,7 @@ def summary(
         notes.append(f"the journal's facts make no run after {spoken(history.now_s)}: {error}")
     notes += _unbalanced(reading)
     sections = {
-        "": _head(history, str(reading.path.parent)),
+        "": _head(history),
         "Reward by step": curve(history.steps.rewards, width=WIDTH - 2),
         "Held-out score by version": list(_held_out(history)),
         "Cells": timeline(history, width=WIDTH - 2),
@@ -92,12 +92,12 @@ def _row(label: str, text: str) -> Iterator[str]:
         yield f"{label if at == 0 else '':<{LABEL}}{part}"
 
 
-def _head(history: RunHistory, place: str) -> list[str]:
+def _head(history: RunHistory) -> list[str]:
     shape = history.shape
     steps = many(history.version, "step")
     if shape.steps is not None and history.version < shape.steps:
         steps = f"{history.version} of {many(shape.steps, 'step')}"
-    ending = safe(history.why_over(place)) if history.is_over else "NOT FINISHED"
+    ending = "NOT FINISHED" if history.reason is None else safe(history.reason)
     first = f"{safe(history.name)}: {steps} in {spoken(history.now_s)}, {ending}"
     alone = f" and {shape.standalone_capacity} standalone" if shape.standalone_capacities else ""
     second = (

@@ -1,13 +1,13 @@
 """Anthropic Messages: requests become conversations, replies become messages or their events."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import xxhash
 
 from gyre.net import sse
-from gyre.proxy.dialects import base, typed_tools
-from gyre.proxy.dialects.base import MediaParts, ParsedRequest, RequestReader
+from gyre.proxy.dialects import base
+from gyre.proxy.dialects.base import ParsedRequest
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall, Usage
 from gyre.types.errors import RequestError
@@ -32,36 +32,7 @@ _ERROR_TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-_MEDIA = frozenset({"image", "document"})
-_SETTINGS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "max_tokens",
-    "stop_sequences",
-    "thinking",
-    "tool_choice",
-    "output_config",
-    "output_format",
-)
-_HARMLESS = (
-    # Which features of the API a client knows, and who pays for what.
-    *("betas", "anthropic_beta", "anthropic_version", "service_tier", "speed", "inference_geo"),
-    *("user_profile_id", "workspace_id", "fallback_credit_token"),
-    # No reply depends on what a server keeps of prompts.
-    *("cache_control", "diagnostics", "context_hint"),
-    # The policy declines nothing in whose place another model would answer.
-    "fallbacks",
-    # Clears what a client could clear itself; a prompt that does not fit is refused.
-    "context_management",
-)
-_REFUSED = {
-    "compaction": "this proxy writes no compaction blocks; expected a prompt for a summary",
-    "container": "this proxy runs no code; expected null",
-    "mcp_servers": "this proxy calls no servers; expected their tools in tools",
-}
-THREADS = "thread_unsupported_request"
-"""The code by which Anthropic's client sends a conversation again, whole and without a thread."""
+_SETTINGS = ("temperature", "top_p", "top_k", "max_tokens", "stop_sequences", "thinking")
 
 
 class _Metadata(msgspec.Struct):
@@ -81,22 +52,11 @@ class _Body(msgspec.Struct):
     stop_sequences: list[str] | None = None
     thinking: msgspec.Raw = msgspec.Raw()
     tool_choice: msgspec.Raw = msgspec.Raw()
-    output_config: msgspec.Raw = msgspec.Raw()
-    output_format: msgspec.Raw = msgspec.Raw()
-    thread: msgspec.Raw = msgspec.Raw()
     metadata: _Metadata | None = None
 
 
-class _OutputConfig(msgspec.Struct):
-    format: msgspec.Raw = msgspec.Raw()
-
-
 class _Block(msgspec.Struct):
-    """A content block of any type; what a type needs is asked for when it is read.
-
-    `is_error` of a tool's result is not: no chat template has a place for it, and the text of the
-    result is what the model goes by.
-    """
+    """A content block of any type; what a type needs is asked for when it is read."""
 
     type: str
     text: str | None = None
@@ -115,14 +75,13 @@ class _Message(msgspec.Struct):
 
 
 class _Tool(msgspec.Struct):
-    name: str = ""
+    name: str
     type: str | None = None
     description: str | None = None
     input_schema: msgspec.Raw = msgspec.Raw()
 
 
-REQUEST = RequestReader(_Body, harmless=_HARMLESS, refused=_REFUSED)
-_OUTPUT_CONFIG = msgspec.json.Decoder(_OutputConfig)
+_BODY = msgspec.json.Decoder(_Body)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _SYSTEM = msgspec.json.Decoder(str | list[_Block])
 _TOOLS = msgspec.json.Decoder(list[_Tool])
@@ -138,12 +97,7 @@ class AnthropicMessages:
     ping = sse.named("ping", {"type": "ping"})
 
     def split(self, body: bytes) -> ParsedRequest:
-        sent, unknown = REQUEST.read(body)
-        if base.is_asked(sent.thread):
-            what = "this proxy keeps no conversations; expected null, and all of it in messages"
-            raise RequestError(what, where="thread", code=THREADS)
-        asked = base.settings(sent, _SETTINGS)
-        is_forced, most_calls = base.choice_of(sent.tool_choice)
+        sent = base.decode_body(_BODY, body)
         return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
@@ -151,12 +105,9 @@ class AnthropicMessages:
             messages=sent.messages,
             tools=base.present(sent.tools),
             max_tokens=sent.max_tokens,
-            asked=asked | base.listed(unknown),
+            asked=base.settings(sent, (*_SETTINGS, "tool_choice")),
             metadata=_metadata(sent.metadata),
             stop=tuple(sent.stop_sequences or ()),
-            unenforced=("tool_choice",) * is_forced + tuple(_formats(sent)),
-            unknown=unknown,
-            most_calls=most_calls,
         )
 
     def read_system(self, raw: msgspec.Raw) -> tuple[Message, ...]:
@@ -164,12 +115,12 @@ class AnthropicMessages:
         text = "\n".join(text for text in texts if text is not None)
         return (Message(role="system", text=text),) if text else ()
 
-    def read(self, raw: msgspec.Raw, media: MediaParts | None = None) -> tuple[Message, ...]:
+    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
         sent = base.decode(_MESSAGE, raw)
         blocks = _blocks(sent.content)
         match sent.role:
             case "user":
-                return tuple(_read_user(blocks, media or MediaParts()))
+                return tuple(_read_user(blocks))
             case "assistant":
                 return (_read_assistant(blocks),)
             case "system":
@@ -181,18 +132,24 @@ class AnthropicMessages:
 
     def read_tools(self, raw: msgspec.Raw) -> tuple[Tool, ...]:
         return tuple(
-            _shown(tool, f"tools[{index}].input_schema") for index, tool in _client_tools(raw)
+            Tool(
+                name=tool.name,
+                description=tool.description or "",
+                parameters=base.schema_of(tool.input_schema, f"tools[{index}].input_schema"),
+            )
+            for index, tool in enumerate(_tools(raw))
+            if _is_client_tool(tool)
         )
 
     def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence:
-        tools = () if wire.tools is None else _client_tools(wire.tools)
+        tools = [] if wire.tools is None else _tools(wire.tools)
         system = () if wire.system is None else _system_texts(wire.system)
         return Evidence(
             dialect=self.name,
             headers=base.harmless(headers),
             metadata=wire.metadata,
             system=base.opening("\n".join(system)),
-            tools=tuple(tool.name for _, tool in tools),
+            tools=tuple(tool.name for tool in tools if _is_client_tool(tool)),
             last_user=base.last_user(wire.messages, "messages"),
             num_messages=len(wire.messages),
         )
@@ -203,9 +160,9 @@ class AnthropicMessages:
             _envelope(reply)
             | {
                 "content": [_inlined(block) for block in _written(reply.message)],
+                "stop_reason": _STOP_REASONS[reply.finish],
                 "usage": _usage(reply.usage),
             }
-            | _ending(reply)
         )
 
     def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
@@ -215,7 +172,8 @@ class AnthropicMessages:
         frames = [sse.named("message_start", {"type": "message_start", "message": start})]
         for index, block in enumerate(_written(reply.message)):
             frames += _block_frames(index, block)
-        end = {"type": "message_delta", "delta": _ending(reply), "usage": usage}
+        delta = {"stop_reason": _STOP_REASONS[reply.finish], "stop_sequence": None}
+        end = {"type": "message_delta", "delta": delta, "usage": usage}
         frames += [
             sse.named("message_delta", end),
             sse.named("message_stop", {"type": "message_stop"}),
@@ -232,20 +190,7 @@ class AnthropicMessages:
 def _error(error: RequestError) -> dict[str, object]:
     fallback = "api_error" if error.status >= 500 else "invalid_request_error"
     kind = _ERROR_TYPES.get(error.status, fallback)
-    told: dict[str, object] = {"type": kind, "message": str(error)}
-    if error.code is not None:
-        told["details"] = {"error_code": error.code}
-    return {"type": "error", "error": told}
-
-
-def _formats(sent: _Body) -> Iterator[str]:
-    """The fields that ask for a reply in some format."""
-    if base.is_formatted(sent.output_format, "output_format"):
-        yield "output_format"
-    if base.is_asked(sent.output_config):
-        config = base.decode(_OUTPUT_CONFIG, sent.output_config, "output_config")
-        if base.is_formatted(config.format, "output_config.format"):
-            yield "output_config.format"
+    return {"type": "error", "error": {"type": kind, "message": str(error)}}
 
 
 def _metadata(sent: _Metadata | None) -> dict[str, str]:
@@ -257,28 +202,12 @@ def _metadata(sent: _Metadata | None) -> dict[str, str]:
     return {"user_id": sent.user_id} if inner is None else inner
 
 
-def _client_tools(raw: msgspec.Raw) -> Iterator[tuple[int, _Tool]]:
-    """The tools that the client runs, by place; those that a server would run are left out."""
-    tools = base.decode(_TOOLS, raw, "tools")
-    for index, tool in enumerate(tools):
-        kind = tool.type or "custom"
-        if kind.startswith(typed_tools.ANTHROPIC_HOSTED):
-            continue
-        if kind != "custom" and kind not in typed_tools.ANTHROPIC:
-            known = "custom, bash, text_editor or memory"
-            what = f"{kind[:40]} tools are not supported; expected {known}"
-            raise RequestError(what, where=f"tools[{index}]")
-        if not tool.name:
-            raise RequestError("required, but missing", where=f"tools[{index}].name")
-        yield index, tool
+def _tools(raw: msgspec.Raw) -> list[_Tool]:
+    return base.decode(_TOOLS, raw, "tools")
 
 
-def _shown(tool: _Tool, where: str) -> Tool:
-    typed = typed_tools.ANTHROPIC.get(tool.type or "custom")
-    if typed is not None:
-        return Tool(name=tool.name, description=typed.description, parameters=typed.parameters)
-    parameters = base.schema_of(tool.input_schema, where)
-    return Tool(name=tool.name, description=tool.description or "", parameters=parameters)
+def _is_client_tool(tool: _Tool) -> bool:
+    return tool.type is None or tool.type == "custom"
 
 
 def _blocks(content: str | list[_Block] | None) -> list[_Block]:
@@ -300,7 +229,7 @@ def _without_billing(text: str) -> str | None:
     return rest or None
 
 
-def _texts(blocks: Sequence[_Block], where: str, media: MediaParts | None = None) -> list[str]:
+def _texts(blocks: Sequence[_Block], where: str) -> list[str]:
     texts = []
     for index, block in enumerate(blocks):
         place = f"{where}[{index}]"
@@ -310,8 +239,6 @@ def _texts(blocks: Sequence[_Block], where: str, media: MediaParts | None = None
             case "tool_reference":
                 named = base.require(block.tool_name, f"{place}.tool_name", "the name of a tool")
                 texts.append(f"tool_reference: {named}")
-            case kind if media is not None and kind in _MEDIA:
-                texts.append(media.text(kind))
             case _:
                 raise _unsupported(block, place, "text")
     return texts
@@ -326,7 +253,7 @@ def _unsupported(block: _Block, place: str, expected: str) -> RequestError:
     return RequestError(f"{kind} blocks are not supported here; expected {expected}", where=place)
 
 
-def _read_user(blocks: Sequence[_Block], media: MediaParts) -> list[Message]:
+def _read_user(blocks: Sequence[_Block]) -> list[Message]:
     """Tool results and runs of text as messages of their own, in the order they were sent."""
     messages: list[Message] = []
     texts: list[str] = []
@@ -345,12 +272,10 @@ def _read_user(blocks: Sequence[_Block], media: MediaParts) -> list[Message]:
             case "tool_result":
                 close()
                 call = base.require(block.tool_use_id, f"{place}.tool_use_id", "a call's id")
-                text = "\n".join(_texts(_blocks(block.content), f"{place}.content", media))
+                text = "\n".join(_texts(_blocks(block.content), f"{place}.content"))
                 messages.append(Message(role="tool", text=text, answers=call))
-            case kind if kind in _MEDIA:
-                texts.append(media.text(kind))
             case _:
-                raise _unsupported(block, place, "text, image, document or tool_result")
+                raise _unsupported(block, place, "text or tool_result")
     close()
     return messages or [Message(role="user")]
 
@@ -399,14 +324,6 @@ def _envelope(reply: Reply) -> dict[str, object]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-    }
-
-
-def _ending(reply: Reply) -> dict[str, object]:
-    stopped = reply.stop_sequence is not None
-    return {
-        "stop_reason": "stop_sequence" if stopped else _STOP_REASONS[reply.finish],
-        "stop_sequence": reply.stop_sequence,
     }
 
 

@@ -4,19 +4,18 @@ What a dialect is: a translator between one wire format and conversations, and n
 
 Rule 1: a dialect knows nothing of executions, trees or engines.
 Rule 2: messages stay undecoded bytes in a Wire, so that a long history already seen costs a hash.
-Rule 3: what `read`, `read_system` and `read_tools` return depends on their bytes alone, and on
-the placeholder of media.
+Rule 3: what `read`, `read_system` and `read_tools` return depends on their bytes alone.
 """
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Generic, Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 
 from gyre.types.call_records import Evidence
-from gyre.types.conversation import MEDIA_PLACEHOLDER, Message, Reply, Tool
+from gyre.types.conversation import Message, Reply, Tool
 from gyre.types.errors import RequestError, TooLarge
 
 
@@ -37,40 +36,10 @@ class ParsedRequest:
     template: str = ""
     """Template settings sent by the client, canonical; part of what must match (M02)."""
     asked: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
-    """Sampling settings sent by the client (temperature, top_p, top_k, seed, stop...), and what
-    fields were sent that are in no table."""
+    """Sampling settings sent by the client (temperature, top_p, top_k, seed, stop...)."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Body fields that identify a session, user or thread, flattened to strings."""
     stop: tuple[str, ...] = ()
-    unenforced: tuple[str, ...] = ()
-    """Fields that ask for a form of the reply which sampling is not held to."""
-    unknown: tuple[str, ...] = ()
-    """Fields in no table of this dialect."""
-    most_calls: int | None = None
-    """Tool calls in the reply, where the client limits them; with 0 the prompt shows no tool."""
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """What of the request is worth counting."""
-        return ("not-enforced",) * bool(self.unenforced) + ("unknown-field",) * bool(self.unknown)
-
-    @property
-    def shown_tools(self) -> msgspec.Raw | None:
-        return None if self.most_calls == 0 else self.tools
-
-
-class MediaParts:
-    """What stands for parts of a message that are no text."""
-
-    def __init__(self, placeholder: str = MEDIA_PLACEHOLDER) -> None:
-        self._placeholder = placeholder
-        self.is_met = False
-        """Whether there was one."""
-
-    def text(self, kind: str) -> str:
-        """In place of a part of this kind."""
-        self.is_met = True
-        return self._placeholder.replace("{kind}", kind)
 
 
 class Dialect(Protocol):
@@ -102,11 +71,8 @@ class Dialect(Protocol):
 
     def read_system(self, raw: msgspec.Raw) -> tuple[Message, ...]: ...
 
-    def read(self, raw: msgspec.Raw, media: "MediaParts | None" = None) -> tuple[Message, ...]:
-        """One wire message (or item) as zero or more messages, volatile text taken out.
-
-        `media` stands for parts that are no text, and takes note of them.
-        """
+    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
+        """One wire message (or item) as zero or more messages, volatile text taken out."""
         ...
 
     def read_tools(self, raw: msgspec.Raw) -> tuple[Tool, ...]:
@@ -150,9 +116,6 @@ _METADATA_LEVELS = 4
 MOST_ASIDE_BYTES = 2**18
 """Of a field that says something about a request and is kept with its call."""
 _NOTHING = frozenset({b"", b"null", b'""', b"[]"})
-_OFF = _NOTHING | {b"false", b"{}", b"0"}
-_MOST_UNKNOWN = 16
-_UNKNOWN_CHARS = 64
 
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(.*)`$")
@@ -163,47 +126,6 @@ _HALVES = re.compile(
 _MOST_HALVES = 100_000
 
 T = TypeVar("T")
-B = TypeVar("B", bound=msgspec.Struct)
-
-
-class RequestReader(Generic[B]):
-    """Reads a request's top level by a table that says of each field what becomes of it."""
-
-    def __init__(
-        self, body: type[B], *, harmless: Collection[str], refused: Mapping[str, str]
-    ) -> None:
-        """The fields of `body` are used; `refused` says what is wrong with each of its own."""
-        self._refused = refused
-        others = [(name, msgspec.Raw, msgspec.Raw()) for name in (*harmless, *refused)]
-        whole = msgspec.defstruct("_Whole", others, bases=(body,))
-        known = msgspec.defstruct("_Known", [], bases=(whole,), forbid_unknown_fields=True)
-        self.fields = frozenset(one.encode_name for one in msgspec.structs.fields(whole))
-        """All that the table knows."""
-        self._whole: msgspec.json.Decoder[B] = msgspec.json.Decoder(whole)
-        self._known: msgspec.json.Decoder[B] = msgspec.json.Decoder(known)
-
-    def read(self, body: bytes) -> tuple[B, tuple[str, ...]]:
-        """The top level, and the fields that no table knows."""
-        try:
-            sent, unknown = self._known.decode(body), tuple[str, ...]()
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # A second reading tells what is wrong from what is only unknown.
-            sent = decode_body(self._whole, body)
-            names = sorted(decode_body(_OBJECT, body).keys() - self.fields)[:_MOST_UNKNOWN]
-            unknown = tuple(name[:_UNKNOWN_CHARS] for name in names)
-        for name, why in self._refused.items():
-            if is_asked(getattr(sent, name)):
-                raise RequestError(why, where=name)
-        return sent, unknown
-
-
-class _ToolChoice(msgspec.Struct):
-    type: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
-class _Formatted(msgspec.Struct):
-    type: str | None = None
 
 
 class Part(msgspec.Struct):
@@ -224,8 +146,6 @@ class _Said(msgspec.Struct):
 
 _SAID = msgspec.json.Decoder(_Said)
 _STRING = msgspec.json.Decoder(str)
-_TOOL_CHOICE = msgspec.json.Decoder(str | _ToolChoice | None)
-_FORMATTED = msgspec.json.Decoder(_Formatted | None)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -286,34 +206,6 @@ def present(raw: msgspec.Raw) -> msgspec.Raw | None:
     return None if _head(raw, 4) in _NOTHING else raw
 
 
-def is_asked(raw: msgspec.Raw) -> bool:
-    """Whether a field was sent with something that it turns on."""
-    return _head(raw, 6) not in _OFF
-
-
-def listed(unknown: Sequence[str]) -> dict[str, str]:
-    """Fields in no table, as they are recorded beside the settings that were sent."""
-    return {"unknown_fields": ", ".join(unknown)} if unknown else {}
-
-
-def choice_of(raw: msgspec.Raw, *, parallel: bool | None = None) -> tuple[bool, int | None]:
-    """Whether a choice of tools demands calls or certain tools, and how many calls it leaves."""
-    sent = decode(_TOOL_CHOICE, raw, "tool_choice") if present(raw) is not None else None
-    if isinstance(sent, _ToolChoice):
-        if sent.disable_parallel_tool_use:
-            parallel = False
-        sent = sent.type
-    if sent == "none":
-        return False, 0
-    return sent not in (None, "", "auto"), 1 if parallel is False else None
-
-
-def is_formatted(raw: msgspec.Raw, where: str) -> bool:
-    """Whether a format of the reply is asked for that is not plain text."""
-    sent = decode(_FORMATTED, raw, where) if is_asked(raw) else None
-    return sent is not None and sent.type not in (None, "text")
-
-
 def _head(raw: msgspec.Raw, size: int) -> bytes:
     return bytes(memoryview(raw)[:size])
 
@@ -347,26 +239,13 @@ def schema_of(raw: msgspec.Raw, where: str) -> str:
     return text_of(raw, where) or _NO_PARAMETERS
 
 
-def texts_of(
-    content: str | list[Part] | None,
-    where: str,
-    *,
-    kinds: Collection[str],
-    omitted: Mapping[str, str] | None = None,
-    media: MediaParts | None = None,
-) -> list[str]:
-    """The texts of parts of these kinds; a string is one part, and none at all is no part (T20).
-
-    `omitted`: types of parts that `media` stands for, and what it calls them.
-    """
+def texts_of(content: str | list[Part] | None, where: str, *, kinds: Collection[str]) -> list[str]:
+    """The texts of parts of these kinds; a string is one part, and none at all is no part (T20)."""
     if content is None or isinstance(content, str):
         return [content or ""]
     texts = []
     for index, part in enumerate(content):
         place = f"{where}[{index}]"
-        if media is not None and omitted is not None and part.type in omitted:
-            texts.append(media.text(omitted[part.type]))
-            continue
         if part.type not in kinds:
             kind = part.type[:40]
             raise RequestError(f"{kind} parts are not supported; expected text", where=place)

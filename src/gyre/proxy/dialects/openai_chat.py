@@ -8,7 +8,7 @@ import msgspec
 
 from gyre.net import sse
 from gyre.proxy.dialects import base
-from gyre.proxy.dialects.base import MediaParts, ParsedRequest, RequestReader
+from gyre.proxy.dialects.base import ParsedRequest
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Finish, Message, Reply, Tool, ToolCall
 from gyre.types.errors import ContextOverflow, RequestError
@@ -44,35 +44,8 @@ _SETTINGS = (
     "parallel_tool_calls",
     "reasoning_effort",
     "response_format",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
 )
-_GUIDES = _SETTINGS[_SETTINGS.index("guided_json") :]
-"""What vLLM calls formats of a reply."""
-_HARMLESS = (
-    # Who pays for what, and what a server keeps.
-    *("service_tier", "store", "prompt_cache_options", "prompt_cache_retention"),
-    # A guess at the reply, by which a server may be faster.
-    "prediction",
-    # A style of newer models, like the effort of reasoning; the policy knows none.
-    "verbosity",
-)
-_REFUSED = {
-    "functions": "expected tools in their place",
-    "function_call": "expected tool_choice in its place",
-    "logprobs": "this proxy sends no log-probabilities; expected false",
-    "top_logprobs": "this proxy sends no log-probabilities; expected none",
-    "prompt_logprobs": "this proxy sends no log-probabilities; expected none",
-    "logit_bias": "the run's own sampling holds; expected none",
-    "audio": "the policy writes text; expected none",
-    "web_search_options": "this proxy searches nothing; expected none",
-    "moderation": "this proxy moderates nothing; expected none",
-}
 _TEXT_PARTS = frozenset({"text"})
-_MEDIA = {"image_url": "image", "input_audio": "audio", "video_url": "video", "file": "file"}
 
 
 class _StreamOptions(msgspec.Struct):
@@ -100,12 +73,6 @@ class _Body(msgspec.Struct):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     response_format: msgspec.Raw = msgspec.Raw()
-    guided_json: msgspec.Raw = msgspec.Raw()
-    guided_regex: msgspec.Raw = msgspec.Raw()
-    guided_choice: msgspec.Raw = msgspec.Raw()
-    guided_grammar: msgspec.Raw = msgspec.Raw()
-    structured_outputs: msgspec.Raw = msgspec.Raw()
-    modalities: list[str] | None = None
     chat_template_kwargs: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
     user: str | None = None
@@ -129,7 +96,6 @@ class _Message(msgspec.Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[_Call] | None = None
-    function_call: msgspec.Raw = msgspec.Raw()
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -145,7 +111,7 @@ class _Tool(msgspec.Struct):
     function: _ToolFunction | None = None
 
 
-REQUEST = RequestReader(_Body, harmless=_HARMLESS, refused=_REFUSED)
+_BODY = msgspec.json.Decoder(_Body)
 _MESSAGE = msgspec.json.Decoder(_Message)
 _TOOLS = msgspec.json.Decoder(list[_Tool])
 _OBJECT = msgspec.json.Decoder(dict[str, object])
@@ -162,11 +128,7 @@ class OpenAIChat:
     ping = b": ping\n\n"
 
     def split(self, body: bytes) -> ParsedRequest:
-        sent, unknown = REQUEST.read(body)
-        if set(sent.modalities or ()) - {"text"}:
-            raise RequestError("the policy writes text; expected text alone", where="modalities")
-        asked = base.settings(sent, _SETTINGS)
-        is_forced, most_calls = base.choice_of(sent.tool_choice, parallel=sent.parallel_tool_calls)
+        sent = base.decode_body(_BODY, body)
         named = base.settings(sent, ("user", "prompt_cache_key", "safety_identifier"))
         longest = sent.max_completion_tokens
         return ParsedRequest(
@@ -180,29 +142,19 @@ class OpenAIChat:
             include_usage=sent.stream_options is not None
             and sent.stream_options.include_usage is True,
             template=_template(sent.chat_template_kwargs),
-            asked=asked | base.listed(unknown),
+            asked=base.settings(sent, _SETTINGS),
             metadata=base.flatten(sent.metadata, "metadata")
             | {key: str(value) for key, value in named.items()},
             stop=(sent.stop,) if isinstance(sent.stop, str) else tuple(sent.stop or ()),
-            unenforced=("tool_choice",) * is_forced + tuple(_formats(sent)),
-            unknown=unknown,
-            most_calls=most_calls,
         )
 
     def read_system(self, raw: msgspec.Raw) -> tuple[Message, ...]:
         """Nothing: this dialect's system text is one of its messages."""
         return ()
 
-    def read(self, raw: msgspec.Raw, media: MediaParts | None = None) -> tuple[Message, ...]:
+    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
         sent = base.decode(_MESSAGE, raw)
-        omitted = _MEDIA if sent.role in ("user", "tool") else None
-        texts = base.texts_of(
-            sent.content,
-            "content",
-            kinds=_TEXT_PARTS,
-            omitted=omitted,
-            media=media or MediaParts(),
-        )
+        texts = base.texts_of(sent.content, "content", kinds=_TEXT_PARTS)
         match sent.role:
             case "system" | "developer":
                 return (Message(role="system", text="\n".join(texts)),)
@@ -291,13 +243,6 @@ def error_body(error: RequestError, *, param: str) -> dict[str, str | None]:
     return {"message": message, "type": kind, "param": param, "code": "context_length_exceeded"}
 
 
-def _formats(sent: _Body) -> Iterator[str]:
-    """The fields that ask for a reply in some format."""
-    if base.is_formatted(sent.response_format, "response_format"):
-        yield "response_format"
-    yield from (name for name in _GUIDES if base.is_asked(getattr(sent, name)))
-
-
 def _template(raw: msgspec.Raw) -> str:
     """The same text for the same settings, in any order (M02)."""
     sent = base.present(raw)
@@ -311,8 +256,6 @@ def _template(raw: msgspec.Raw) -> str:
 
 
 def _read_assistant(sent: _Message, text: str) -> Message:
-    if base.is_asked(sent.function_call) and not sent.tool_calls:
-        raise RequestError("expected tool_calls in its place", where="function_call")
     reasoning = sent.reasoning if sent.reasoning_content is None else sent.reasoning_content
     calls = tuple(
         ToolCall(

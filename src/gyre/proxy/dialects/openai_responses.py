@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import msgspec
 
 from gyre.net import sse
-from gyre.proxy.dialects import base, openai_chat, typed_tools
-from gyre.proxy.dialects.base import MediaParts, ParsedRequest, RequestReader
+from gyre.proxy.dialects import base, openai_chat
+from gyre.proxy.dialects.base import ParsedRequest
 from gyre.types.call_records import Evidence
 from gyre.types.conversation import Message, Reply, Role, Tool, ToolCall, Usage
 from gyre.types.errors import RequestError
@@ -23,8 +23,8 @@ class OfferedTool:
 
     name: str
     namespace: str | None
-    kind: str
-    """ "function", "custom" for one that takes free text, or the type that is its whole name."""
+    custom: bool
+    """Whether it takes free text instead of JSON."""
 
     @property
     def full_name(self) -> str:
@@ -37,22 +37,13 @@ def _is_cut(reply: Reply) -> bool:
     return reply.finish in ("length", "abort")
 
 
-def _response(reply: Reply, items: list[Item], wire: ParsedRequest) -> dict[str, object]:
+def _response(reply: Reply, items: list[Item]) -> dict[str, object]:
     cut = _is_cut(reply)
-    return _opened(reply, wire) | {
+    return _envelope(f"resp_{reply.id}", reply.model, reply.at) | {
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": items,
         "usage": _usage(reply.usage),
-    }
-
-
-def _opened(reply: Reply, wire: ParsedRequest) -> dict[str, object]:
-    """The response before it has any item, with the choices that the request made."""
-    chosen = str(wire.asked.get("tool_choice", "auto"))
-    return _envelope(f"resp_{reply.id}", reply.model, reply.at) | {
-        "tool_choice": msgspec.Raw(chosen.encode()) if chosen.startswith("{") else chosen,
-        "parallel_tool_calls": wire.asked.get("parallel_tool_calls", True),
     }
 
 
@@ -118,20 +109,12 @@ def _items(reply: Reply, offers: Mapping[str, OfferedTool]) -> list[Item]:
 
 
 def _call_item(call: ToolCall, suffix: str, offer: OfferedTool | None) -> Item:
-    """A call of a tool that was not offered, or whose arguments have no form, is a function's.
-
-    The client has words for that one.
-    """
+    """A call of a tool that was not offered is a function call: the client has words for it."""
     item: Item = {"call_id": call.id, "name": call.name if offer is None else offer.name}
     if offer is not None and offer.namespace is not None:
         item["namespace"] = offer.namespace
-    if offer is not None and (form := typed_tools.FORMS.get(offer.kind)) is not None:
-        said = typed_tools.written(offer.kind, call.arguments)
-        if said is not None:
-            kind: Item = {"type": f"{offer.kind}_call", "id": f"{form.prefix}_{suffix}"}
-            return kind | {"call_id": call.id, "status": "completed", form.field: said}
-    if offer is not None and offer.kind == "custom":
-        kind = {"type": "custom_tool_call", "id": f"ctc_{suffix}", "status": "completed"}
+    if offer is not None and offer.custom:
+        kind: Item = {"type": "custom_tool_call", "id": f"ctc_{suffix}", "status": "completed"}
         return kind | item | {"input": _free_text(call.arguments)}
     kind = {"type": "function_call", "id": f"fc_{suffix}", "status": "completed"}
     return kind | item | {"arguments": call.arguments}
@@ -163,8 +146,6 @@ def _item_events(index: int, item: Item) -> Iterator[dict[str, object]]:
                 {"type": "response.custom_tool_call_input.delta", "delta": text},
                 {"type": "response.custom_tool_call_input.done", "input": text},
             ]
-        case {"type": "local_shell_call" | "shell_call" | "apply_patch_call"}:
-            empty, inner = item | {"status": "in_progress"}, []
         case _:
             empty = item | {"status": "in_progress", "arguments": ""}
             done = {"name": item["name"], "arguments": item["arguments"]}
@@ -209,29 +190,6 @@ _SETTINGS = (
     "reasoning",
     "text",
 )
-_KEEPS_NONE = "this proxy keeps no responses; expected null, and the whole history in input"
-_SENDS_NONE = "this proxy sends no log-probabilities; expected none"
-_HARMLESS = (
-    # Who pays for what, and what a server keeps.
-    *("service_tier", "store", "prompt_cache_options", "prompt_cache_retention"),
-    "access_programs",
-    # How events are padded, and which summaries of reasoning come when: there is but one.
-    "stream_options",
-    # Of tools that a server runs, which are left out.
-    "max_tool_calls",
-    # How images are packed; none is shown.
-    "image",
-    # Clears what a client could clear itself; a prompt that does not fit is refused.
-    *("context_management", "truncation"),
-)
-_REFUSED = {
-    "previous_response_id": _KEEPS_NONE,
-    "conversation": _KEEPS_NONE,
-    "prompt": "this proxy keeps no prompts; expected its text in instructions or input",
-    "background": "this proxy answers at once; expected false",
-    "top_logprobs": _SENDS_NONE,
-    "moderation": "this proxy moderates nothing; expected none",
-}
 _ROLES: Mapping[str, Role] = {
     "user": "user",
     "assistant": "assistant",
@@ -240,9 +198,6 @@ _ROLES: Mapping[str, Role] = {
 }
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "reasoning_text", "summary_text"})
-
-
-_MEDIA = {"input_image": "image", "input_file": "file", "input_audio": "audio"}
 
 
 class _Body(msgspec.Struct):
@@ -258,17 +213,14 @@ class _Body(msgspec.Struct):
     parallel_tool_calls: bool | None = None
     reasoning: msgspec.Raw = msgspec.Raw()
     text: msgspec.Raw = msgspec.Raw()
-    include: list[str] | None = None
+    previous_response_id: str | None = None
+    conversation: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
     client_metadata: msgspec.Raw = msgspec.Raw()
     turn_metadata: msgspec.Raw = msgspec.field(name=_TURN_METADATA, default=msgspec.Raw())
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     user: str | None = None
-
-
-class _Text(msgspec.Struct):
-    format: msgspec.Raw = msgspec.Raw()
 
 
 class _Kind(msgspec.Struct):
@@ -300,10 +252,6 @@ class _OutputItem(msgspec.Struct):
     name: str | None = None
 
 
-class _Environment(msgspec.Struct):
-    type: str | None = None
-
-
 class _Format(msgspec.Struct):
     definition: str | None = None
 
@@ -314,12 +262,10 @@ class _Tool(msgspec.Struct):
     description: str | None = None
     parameters: msgspec.Raw = msgspec.Raw()
     format: _Format | None = None
-    environment: _Environment | None = None
     tools: "list[_Tool] | None" = None
 
 
-REQUEST = RequestReader(_Body, harmless=_HARMLESS, refused=_REFUSED)
-_TEXT = msgspec.json.Decoder(_Text)
+_BODY = msgspec.json.Decoder(_Body)
 _KIND = msgspec.json.Decoder(_Kind)
 _MESSAGE = msgspec.json.Decoder(_MessageItem)
 _REASONING = msgspec.json.Decoder(_ReasoningItem)
@@ -342,12 +288,16 @@ class OpenAIResponses:
     ping = sse.named("keepalive", {"type": "keepalive", "sequence_number": 0})
 
     def split(self, body: bytes) -> ParsedRequest:
-        sent, unknown = REQUEST.read(body)
-        # What else may be included is of tools that a server runs, or is sent anyway.
-        if "message.output_text.logprobs" in (sent.include or ()):
-            raise RequestError(_SENDS_NONE, where="include")
-        asked = base.settings(sent, _SETTINGS)
-        is_forced, most_calls = base.choice_of(sent.tool_choice, parallel=sent.parallel_tool_calls)
+        sent = base.decode_body(_BODY, body)
+        for name, value in (
+            ("previous_response_id", sent.previous_response_id),
+            ("conversation", base.present(sent.conversation)),
+        ):
+            if value:
+                what = (
+                    "this proxy keeps no responses; expected null, and the whole history in input"
+                )
+                raise RequestError(what, where=name)
         return ParsedRequest(
             model=sent.model,
             stream=sent.stream is True,
@@ -355,47 +305,46 @@ class OpenAIResponses:
             messages=[_said(sent.input)] if isinstance(sent.input, str) else sent.input,
             tools=base.present(sent.tools),
             max_tokens=sent.max_output_tokens,
-            asked=asked | base.listed(unknown),
+            asked=base.settings(sent, _SETTINGS),
             metadata=_metadata(sent),
-            unenforced=("tool_choice",) * is_forced + ("text.format",) * _is_formatted(sent),
-            unknown=unknown,
-            most_calls=most_calls,
         )
 
     def read_system(self, raw: msgspec.Raw) -> tuple[Message, ...]:
         text = base.decode(_INSTRUCTIONS, raw, "instructions")
         return (Message(role="system", text=text),) if text else ()
 
-    def read(self, raw: msgspec.Raw, media: MediaParts | None = None) -> tuple[Message, ...]:
-        media = media or MediaParts()
+    def read(self, raw: msgspec.Raw) -> tuple[Message, ...]:
         sent = base.decode(_KIND, raw)
         kind = "message" if sent.type is None and sent.role is not None else sent.type
         match kind:
             case "message":
-                return (_read_message(base.decode(_MESSAGE, raw), media),)
+                return (_read_message(base.decode(_MESSAGE, raw)),)
             case "reasoning":
                 return _read_reasoning(base.decode(_REASONING, raw))
             case "function_call" | "custom_tool_call":
                 return (_read_call(base.decode(_CALL, raw), custom=kind == "custom_tool_call"),)
             case "function_call_output" | "custom_tool_call_output":
                 output = base.decode(_OUTPUT, raw)
-                text = "\n".join(_texts(output.output, "output", media))
+                text = "\n".join(_texts(output.output, "output"))
                 return (Message(role="tool", text=text, answers=output.call_id, name=output.name),)
-            case "local_shell_call" | "shell_call" | "apply_patch_call":
-                return (typed_tools.read_call(raw, kind.removesuffix("_call")),)
-            case "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output":
-                return (typed_tools.read_output(raw, kind.removesuffix("_call_output")),)
             case None:
                 raise RequestError("required, but missing", where="type")
             case other:
                 raise RequestError(
                     f"{other[:40]} items are not supported; expected message, reasoning, "
-                    "a tool's call or its output",
+                    "function_call, custom_tool_call or the output of a call",
                     where="type",
                 )
 
     def read_tools(self, raw: msgspec.Raw) -> tuple[Tool, ...]:
-        return tuple(_shown(offer, tool, where) for offer, tool, where in _offers(raw))
+        return tuple(
+            Tool(
+                name=offer.full_name,
+                description=tool.description or "",
+                parameters=_parameters(tool, where),
+            )
+            for offer, tool, where in _offers(raw)
+        )
 
     def evidence(self, wire: ParsedRequest, headers: Mapping[str, str]) -> Evidence:
         plain = base.harmless(headers)
@@ -412,13 +361,13 @@ class OpenAIResponses:
         )
 
     def body(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
-        return _ENCODER.encode(_response(replies[0], _items(replies[0], _names(wire)), wire))
+        return _ENCODER.encode(_response(replies[0], _items(replies[0], _names(wire))))
 
     def events(self, replies: Sequence[Reply], wire: ParsedRequest) -> bytes:
         """The same response, its events numbered from 0."""
         reply = replies[0]
         items = _items(reply, _names(wire))
-        start, end = _opened(reply, wire), _response(reply, items, wire)
+        start, end = _envelope(f"resp_{reply.id}", reply.model, reply.at), _response(reply, items)
         stream: list[dict[str, object]] = [
             {"type": "response.created", "response": start},
             {"type": "response.in_progress", "response": start},
@@ -446,12 +395,6 @@ class OpenAIResponses:
         return sse.named("response.failed", event)
 
 
-def _is_formatted(sent: _Body) -> bool:
-    if not base.is_asked(sent.text):
-        return False
-    return base.is_formatted(base.decode(_TEXT, sent.text, "text").format, "text.format")
-
-
 def _said(text: str) -> msgspec.Raw:
     return msgspec.Raw(_ENCODER.encode({"type": "message", "role": "user", "content": text}))
 
@@ -466,20 +409,17 @@ def _metadata(sent: _Body) -> dict[str, str]:
     return flat | {key: str(value) for key, value in named.items()}
 
 
-def _texts(
-    content: str | list[base.Part] | None, where: str, media: MediaParts | None = None
-) -> list[str]:
-    return base.texts_of(content, where, kinds=_TEXT_PARTS, omitted=_MEDIA, media=media)
+def _texts(content: str | list[base.Part] | None, where: str) -> list[str]:
+    return base.texts_of(content, where, kinds=_TEXT_PARTS)
 
 
-def _read_message(item: _MessageItem, media: MediaParts) -> Message:
+def _read_message(item: _MessageItem) -> Message:
     if item.role not in _ROLES:
         known = "user, assistant, system or developer"
         raise RequestError(f"expected {known}, got {item.role[:40]!r}", where="role")
     role = _ROLES[item.role]
     between = "" if role == "assistant" else "\n"
-    texts = _texts(item.content, "content", media if role == "user" else None)
-    return Message(role=role, text=between.join(texts))
+    return Message(role=role, text=between.join(_texts(item.content, "content")))
 
 
 def _read_reasoning(item: _ReasoningItem) -> tuple[Message, ...]:
@@ -517,29 +457,12 @@ def _offer(
 ) -> Iterator[tuple[OfferedTool, _Tool, str]]:
     if tool.type in ("function", "custom"):
         name = base.require(tool.name, f"{where}.name", "a string")
-        yield OfferedTool(name=name, namespace=namespace, kind=tool.type), tool, where
-    elif tool.type in typed_tools.RESPONSES:
-        # A shell in a container is a server's.
-        place = None if tool.environment is None else tool.environment.type
-        if place in (None, "local"):
-            yield OfferedTool(name=tool.type, namespace=None, kind=tool.type), tool, where
-    elif not tool.type.startswith(typed_tools.RESPONSES_HOSTED):
-        known = "function, custom, namespace, local_shell, shell or apply_patch"
-        what = f"{tool.type[:40]} tools are not supported; expected {known}"
-        raise RequestError(what, where=where)
+        custom = tool.type == "custom"
+        yield OfferedTool(name=name, namespace=namespace, custom=custom), tool, where
 
 
 def _names(wire: ParsedRequest) -> dict[str, OfferedTool]:
     return {offer.full_name: offer for offer, _, _ in _offers(wire.tools)}
-
-
-def _shown(offer: OfferedTool, tool: _Tool, where: str) -> Tool:
-    typed = typed_tools.RESPONSES.get(offer.kind)
-    return Tool(
-        name=offer.full_name,
-        description=(tool.description or "") if typed is None else typed.description,
-        parameters=_parameters(tool, where) if typed is None else typed.parameters,
-    )
 
 
 def _parameters(tool: _Tool, where: str) -> str:

@@ -16,6 +16,7 @@ of tool results, because templates fold such runs into one turn. Decoded message
 their digests are, under a hash of the bytes they came in.
 """
 
+import json
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +25,7 @@ from hashlib import blake2b
 
 from xxhash import xxh3_128_digest
 
-from gyre.proxy.dialects.base import Dialect, MediaParts, ParsedRequest
-from gyre.proxy.session.arguments import canonical_arguments
+from gyre.proxy.dialects.base import Dialect, ParsedRequest
 from gyre.types.conversation import Message, Role, Tool, ToolCall
 from gyre.types.errors import RequestError
 from gyre.types.ids import SegmentId
@@ -42,8 +42,6 @@ class MatchDigests:
     each with the thinking that was said, then, where none was said, with any."""
     as_input: bytes
     """The same message given as input before."""
-    payloads: tuple[bytes, ...] = ()
-    """Those of `sampled` that hold all that its tool calls say."""
 
 
 class MessageDigests:
@@ -74,11 +72,8 @@ class MessageDigests:
             return MatchDigests(sampled=(), as_input=self._as_input(message))
         # Dialects need not echo thinking; its absence says nothing, so it matches any (T20).
         thoughts = [_thought(message)] if message.reasoning else [_thought(message), _ANY]
-        sampled = self._replies(message, thoughts)
         return MatchDigests(
-            sampled=sampled,
-            as_input=self._as_input(message),
-            payloads=sampled[len(thoughts) :],
+            sampled=self._replies(message, thoughts), as_input=self._as_input(message)
         )
 
     def reply(self, message: Message) -> tuple[bytes, ...]:
@@ -116,6 +111,43 @@ def _thought(message: Message) -> tuple[str, ...]:
 
 def _payload(call: ToolCall) -> tuple[str, str]:
     return call.name, canonical_arguments(call.arguments)
+
+
+def canonical_arguments(text: str) -> str:
+    """One spelling for arguments that differ in key order, spaces or escapes only.
+
+    Text that is not plain JSON (duplicate keys, NaN, overflow, absurd nesting) stays as it is: it
+    equals itself and nothing else (T18).
+    """
+    try:
+        value = json.loads(
+            text or "{}",
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_refuse,
+            parse_float=_finite,
+        )
+        canonical = json.dumps({} if value is None else value, sort_keys=True)
+    except (ValueError, RecursionError):
+        return "raw " + text
+    return "json " + canonical
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate keys")
+    return found
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(constant)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(text)
+    return value
 
 
 HASH_BYTES = 16
@@ -273,11 +305,6 @@ class RequestHistory:
         starts.extend(2 * at + (within > 0) for at, within in (u.pieces[0] for u in self.fresh))
         self.mark = HistoryFingerprint(scope=scope, hashes=joined, starts=starts)
 
-    @property
-    def omits_media(self) -> bool:
-        """Whether a placeholder stands for a part of any message."""
-        return self._history.omits_media(self._dialect, self._hashes)
-
     def __len__(self) -> int:
         """How many units there are."""
         return self._num_known + len(self.fresh)
@@ -315,13 +342,7 @@ class HistoryReader:
     """Reads histories of one execution and remembers what it has seen of them."""
 
     def __init__(
-        self,
-        keys: MessageDigests,
-        *,
-        scope: tuple[str, ...],
-        seed: int,
-        trails: ResumePoints,
-        media_placeholder: str,
+        self, keys: MessageDigests, *, scope: tuple[str, ...], seed: int, trails: ResumePoints
     ) -> None:
         self._keys = keys
         self._scope = scope
@@ -330,9 +351,6 @@ class HistoryReader:
         self._seen: dict[tuple[str, bytes], tuple[_Piece, ...]] = {}
         self._merged: dict[tuple[bytes, ...], MatchDigests] = {}
         self._prefaces: dict[tuple[bytes, ...], tuple[Preface, bytes]] = {}
-        self._media_placeholder = media_placeholder
-        self._with_media: set[tuple[str, bytes]] = set()
-        """Messages of which parts were left out, which a resume point may skip."""
         self.trails = trails
 
     def history_of(self, dialect: Dialect, wire: ParsedRequest) -> RequestHistory:
@@ -359,14 +377,7 @@ class HistoryReader:
         for index in range(first, len(hashes)):
             pieces = seen.get((name, hashes[index]))
             if pieces is None:
-                media = MediaParts(self._media_placeholder)
-                pieces = tuple(
-                    _Piece(message.role, self._keys.of(message))
-                    for message in self.read(dialect, wire, index, media)
-                )
-                seen[name, hashes[index]] = pieces
-                if media.is_met:
-                    self._with_media.add((name, hashes[index]))
+                pieces = seen[name, hashes[index]] = self._pieces(dialect, wire, index)
             for within, piece in enumerate(pieces):
                 if index == first and within < skipped:
                     continue
@@ -378,25 +389,20 @@ class HistoryReader:
                     )
         return units
 
-    def omits_media(self, dialect: Dialect, hashes: list[bytes]) -> bool:
-        """Whether any of these messages, all of them read before, had parts left out."""
-        seen = self._with_media
-        return bool(seen) and any((dialect.name, digest) in seen for digest in hashes)
-
-    def read(
-        self,
-        dialect: Dialect,
-        wire: ParsedRequest,
-        index: int,
-        media: MediaParts | None = None,
-    ) -> tuple[Message, ...]:
+    def read(self, dialect: Dialect, wire: ParsedRequest, index: int) -> tuple[Message, ...]:
         """The messages in one wire message, read anew."""
         try:
-            return dialect.read(wire.messages[index], media or MediaParts(self._media_placeholder))
+            return dialect.read(wire.messages[index])
         except RequestError as error:
             place = f"{dialect.conversation}[{index}]"
             where = f"{place}.{error.where}" if error.where else place
             raise RequestError(error.message, where=where) from error
+
+    def _pieces(self, dialect: Dialect, wire: ParsedRequest, index: int) -> tuple[_Piece, ...]:
+        return tuple(
+            _Piece(message.role, self._keys.of(message))
+            for message in self.read(dialect, wire, index)
+        )
 
     def together(
         self, request_history: RequestHistory, unit: HistoryUnit, hashes: list[bytes]
@@ -414,12 +420,12 @@ class HistoryReader:
         self, dialect: Dialect, wire: ParsedRequest, hashes: list[bytes]
     ) -> tuple[int, Preface, bytes]:
         """How many messages of the first wire message it takes, the preface, and its key."""
-        outer, tools = wire.system is not None, wire.shown_tools
+        outer = wire.system is not None
         marks = (
             dialect.name.encode(),
             xxh3_128_digest(wire.system, self._seed) if wire.system is not None else b"",
             hashes[0] if hashes and not outer else b"",
-            xxh3_128_digest(tools, self._seed) if tools is not None else b"",
+            xxh3_128_digest(wire.tools, self._seed) if wire.tools is not None else b"",
             wire.template.encode(),
         )
         known = self._prefaces.get(marks)
@@ -435,8 +441,7 @@ class HistoryReader:
         elif wire.messages:
             first = self.read(dialect, wire, 0)[:1]
             system = first if first and first[0].role == "system" else ()
-        shown = wire.shown_tools
-        tools = dialect.read_tools(shown) if shown is not None else ()
+        tools = dialect.read_tools(wire.tools) if wire.tools is not None else ()
         said = [message.text for message in system]
         specs = [part for tool in tools for part in (tool.name, tool.description, tool.parameters)]
         shape = f"{len(said)} {len(tools)}"

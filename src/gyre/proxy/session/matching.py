@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gyre.proxy.session.arguments import is_same_call
 from gyre.proxy.session.history import HistoryUnit, MessageDigests, RequestHistory
 from gyre.trajectory.tree import CallNode, Tree
 from gyre.types.call_records import CallEchoed
@@ -26,8 +25,6 @@ class PrefixMatch:
     echoed: tuple[CallEchoed, ...]
     """Replies that this history proves to have been received."""
     ambiguous: bool
-    edited: bool
-    """Whether the first unit that is not matched is a reply with other arguments."""
 
     def kept(self, tree: Tree, call: CallId, unit: HistoryUnit) -> int:
         """How many output ids of a reply this history holds, which names it by `unit`."""
@@ -72,9 +69,8 @@ def _walk(
     """Follows units from `front`, all branches that fit at once; `known` leads up to it."""
     cuts: dict[CallId, int] = {}
     echoed: list[CallEchoed] = []
-    edited: list[CallNode] = []
     for unit in units:
-        found, edited = _step(tree, front, history, unit)
+        found = _step(tree, front, unit)
         if not found and unit.role == "assistant":
             partial = _partial(tree, front, history, unit, keys, renderer)
             if partial is not None:
@@ -83,8 +79,6 @@ def _walk(
                 cuts[node.id] = echo.tokens or 0
                 echoed.append(echo)
         if not found:
-            # Their ids were minted for them, so that a harness that edits them has received them.
-            echoed += (CallEchoed(call=node.id) for node in edited if node.committed is None)
             break
         front = found
     best, ambiguous = _best(tree, front)
@@ -93,57 +87,22 @@ def _walk(
         call = tree.segments[segment].call
         if call is not None and call not in cuts and tree.calls[call].committed is None:
             echoed.append(CallEchoed(call=call))
-    return PrefixMatch(
-        path=known + added,
-        cuts=cuts,
-        echoed=tuple(echoed),
-        ambiguous=ambiguous,
-        edited=bool(edited),
-    )
+    return PrefixMatch(path=known + added, cuts=cuts, echoed=tuple(echoed), ambiguous=ambiguous)
 
 
-def _step(
-    tree: Tree, front: Sequence[SegmentId], history: RequestHistory, unit: HistoryUnit
-) -> tuple[Sequence[SegmentId], list[CallNode]]:
-    """Segments under any of `front` that stand for this unit, and replies that it edits."""
+def _step(tree: Tree, front: Sequence[SegmentId], unit: HistoryUnit) -> Sequence[SegmentId]:
+    """Segments under any of `front` that stand for this unit."""
     keys = unit.keys
     if len(front) == 1 and not keys.sampled:
-        return tree.find(front[0], keys.as_input), []
+        return tree.find(front[0], keys.as_input)
     found: dict[SegmentId, None] = {}
-    edited: list[CallNode] = []
     for segment in front:
         for key in keys.sampled:
             if sampled := tree.find(segment, key):
-                for candidate in sampled:
-                    node = _edited(tree, candidate, history, unit)
-                    if node is None:
-                        found[candidate] = None
-                    else:
-                        edited.append(node)
+                found.update(dict.fromkeys(sampled))
                 break
         found.update(dict.fromkeys(tree.find(segment, keys.as_input)))
-    return list(found), edited
-
-
-def _edited(
-    tree: Tree, segment: SegmentId, history: RequestHistory, unit: HistoryUnit
-) -> CallNode | None:
-    """The sampled reply, if the unit has its ids and its tool calls say something else."""
-    call = tree.segments[segment].call
-    if call is None or not unit.keys.payloads:
-        return None
-    node = tree.calls[call]
-    if any(key in node.keys for key in unit.keys.payloads):
-        return None
-    (message,) = history.messages(unit)
-    return None if _has_its_calls(message, node.message, history) else node
-
-
-def _has_its_calls(message: Message, whole: Message, history: RequestHistory) -> bool:
-    """Whether the tool calls are the first ones of a sampled reply."""
-    tools = history.preface.tools
-    pairs = zip(whole.calls, message.calls, strict=False)
-    return all(is_same_call(sampled, echo, tools) for sampled, echo in pairs)
+    return list(found)
 
 
 def _best(tree: Tree, front: Sequence[SegmentId]) -> tuple[SegmentId, bool]:
@@ -173,8 +132,6 @@ def _partial(
     for segment in front:
         for node in tree.calls_at(segment):
             if node.committed is not None or not _may_begin(message, node.message):
-                continue
-            if not _has_its_calls(message, node.message, history):
                 continue
             output = tree.output_ids(node.id).tolist()
             ids = tree.path_ids(node.segment, last=TAIL_TOKENS + len(output)).tolist()

@@ -35,7 +35,7 @@ from gyre.types.call_records import (
 from gyre.types.conversation import Finish, Message, Reply, ToolCall, Usage
 from gyre.types.errors import ContextOverflow, RequestError
 from gyre.types.ids import ROOT, CallId, SegmentId
-from gyre.types.protocols import Renderer
+from gyre.types.protocols import ParsedReply, Renderer
 from gyre.types.sampling import Output, SamplingParams
 
 PROBE_TOKENS = 1
@@ -61,9 +61,6 @@ class PositionedRequest:
     is_probe: bool
     cached_tokens: int
     mark: HistoryFingerprint
-    omits_media: bool
-    flags: tuple[str, ...] = ()
-    most_calls: int | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -96,7 +93,6 @@ class Session:
             scope=(opened.model, opened.renderer),
             seed=int.from_bytes(opened.salt[:8], "little"),
             trails=ResumePoints() if trails is None else trails,
-            media_placeholder=opened.media_placeholder,
         )
         self._next = 1
         self._pending: dict[CallId, PositionedRequest] = {}
@@ -138,14 +134,11 @@ class Session:
             model=wire.model,
             sampling=self._enforced(wire, most),
             asked=wire.asked,
-            metadata={**wire.metadata, **(headers or {}), **_doubtful(classified)},
+            metadata={**wire.metadata, **(headers or {})},
             classified=classified,
             is_probe=wire.max_tokens is not None and wire.max_tokens <= PROBE_TOKENS,
             cached_tokens=self.tree.segments[prompt.anchor].end - prompt.trim,
             mark=history.mark,
-            omits_media=history.omits_media,
-            flags=wire.flags,
-            most_calls=wire.most_calls,
         )
 
     def count(self, dialect: Dialect, wire: ParsedRequest) -> int:
@@ -216,15 +209,9 @@ class Session:
         logprobs = _aligned(output)
         if logprobs is None and output.ids:
             flags.append("no-logprobs")
-        if pending.omits_media:
-            flags.append("media-omitted")
-        if pending.classified.doubt is not None:
-            flags.append(pending.classified.doubt)
-        flags += pending.flags
-        message, stop = self._message(pending, opened.call, output)
-        if pending.most_calls is not None and len(message.calls) > pending.most_calls:
-            # The calls stand, because the policy made them and its next prompt will show them.
-            flags.append("too-many-calls")
+        if not pending.classified.known:
+            flags.append("unknown-harness")
+        message = self._message(pending, opened.call, output)
         whole = message
         if pending.prefill:
             whole = replace(message, text=pending.prefill + message.text)
@@ -246,7 +233,7 @@ class Session:
             role=pending.classified.role,
             harness=pending.classified.harness,
             agent=pending.classified.agent,
-            fork=self._fork(pending.place, prompt, anchor, inputs, flags),
+            fork=self._fork(prompt, anchor, inputs, flags),
             ambiguous=pending.place.ambiguous,
             trim=prompt.trim,
             sampling=pending.sampling,
@@ -256,7 +243,30 @@ class Session:
             opened_at=opened.at,
             closed_at=at,
         )
-        return record, _reply(pending, opened.call, message, stop, output, at)
+        return record, self.reply(pending, opened.call, message, output, at)
+
+    def reply(
+        self, pending: PositionedRequest, call: CallId, message: Message, output: Output, at: float
+    ) -> Reply:
+        finish: Finish = "stop"
+        if output.finish == "length":
+            finish = "length"
+        elif output.finish == "abort":
+            finish = "abort"
+        elif message.calls:
+            finish = "tool_calls"
+        return Reply(
+            message=message,
+            finish=finish,
+            usage=Usage(
+                prompt_tokens=pending.prompt_tokens,
+                output_tokens=len(output.ids),
+                cached_tokens=min(pending.cached_tokens, pending.prompt_tokens),
+            ),
+            model=pending.model,
+            id=f"{call:06d}",
+            at=at,
+        )
 
     def _keep_trail(self, record: CallClosed) -> None:
         """The next request of the same agent is matched from where this one stood."""
@@ -273,26 +283,13 @@ class Session:
 
     def probe(self, pending: PositionedRequest, output: Output, at: float) -> Reply:
         """The answer to a probe, of which nothing is kept (M25)."""
-        message, stop = self._message(pending, CallId(0), output)
-        return _reply(pending, CallId(0), message, stop, output, at)
+        message = self._message(pending, CallId(0), output)
+        return self.reply(pending, CallId(0), message, output, at)
 
-    def _message(
-        self, pending: PositionedRequest, call: CallId, output: Output
-    ) -> tuple[Message, str | None]:
-        """The reply as the harness gets it, and the stop sequence that ended it."""
+    def _message(self, pending: PositionedRequest, call: CallId, output: Output) -> Message:
         tail = pending.prompt.ids[-TAIL_TOKENS:].tolist()
         parsed = self._renderer.parse(output.ids, tail, pending.preface.tools)
-        stops = pending.sampling.stop
-        stop = _first_of(stops, parsed.text)
-        if stop is None and stops and output.finish == "stop" and not self._has_stop_id(output):
-            # Of thinking or of a call.
-            stop = _first_of(stops, self._renderer.decode(output.ids))
-        text = parsed.text
-        if parsed.text_before_call is not None and (stop or output.finish == "length"):
-            # What was sampled of the call stays recorded, as a stop sequence does.
-            text = parsed.text_before_call
-        if stop is not None:
-            text, _, _ = text.partition(stop)
+        text = _before_stop(parsed, pending.sampling.stop)
         if not text.strip():
             # Harnesses drop blank text from what they echo, so none is sent (T22).
             text = ""
@@ -305,11 +302,7 @@ class Session:
             )
             for position, one in enumerate(parsed.calls)
         )
-        message = Message(role="assistant", text=text, reasoning=parsed.reasoning, calls=calls)
-        return message, stop
-
-    def _has_stop_id(self, output: Output) -> bool:
-        return bool(output.ids) and output.ids[-1] in self._renderer.stop_ids
+        return Message(role="assistant", text=text, reasoning=parsed.reasoning, calls=calls)
 
     def _as_seen(self, pending: PositionedRequest, output: Output) -> tuple[Prompt, list[str]]:
         """The prompt the engine says it saw; if it is another, that one is the truth (T01)."""
@@ -346,7 +339,6 @@ class Session:
 
     def _fork(
         self,
-        place: PrefixMatch,
         prompt: Prompt,
         anchor: SegmentId,
         inputs: tuple[NewSegment, ...],
@@ -360,14 +352,11 @@ class Session:
             return "echo-mismatch"
         if anchor == ROOT:
             return "new-root"
-        says = any(new.label == "assistant" for new in inputs)
-        if says and place.edited:
-            return "edited"
         if prompt.rerendered:
             return "rerendered"
         if segment.depth == 1 and segment.call is None:
             return "new-conversation"
-        if says:
+        if any(new.label == "assistant" for new in inputs):
             return "injected"
         here = any(tree.calls_at(anchor))
         if segment.call is not None:
@@ -379,10 +368,6 @@ class Session:
         return "new-conversation" if segment.above is None else "edited"
 
 
-def _doubtful(classified: Classification) -> dict[str, str]:
-    return {"gyre-markers": ", ".join(classified.markers)} if classified.markers else {}
-
-
 def _aligned(output: Output) -> bytes | None:
     """float32 log-probabilities, one per id and finite, or nothing at all (T27)."""
     if output.logprobs is None or len(output.logprobs) != len(output.ids):
@@ -392,35 +377,7 @@ def _aligned(output: Output) -> bytes | None:
     return array("f", output.logprobs).tobytes()
 
 
-def _first_of(stops: tuple[str, ...], text: str) -> str | None:
-    """The stop sequence that comes first; of two that begin together the shorter (T31)."""
-    found = [(at, len(stop), stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
-    return min(found)[2] if found else None
-
-
-def _reply(
-    pending: PositionedRequest,
-    call: CallId,
-    message: Message,
-    stop: str | None,
-    output: Output,
-    at: float,
-) -> Reply:
-    finish: Finish = "tool_calls" if message.calls else "stop"
-    if output.finish == "abort":
-        finish = "abort"
-    elif output.finish == "length" and (message.calls or stop is None):
-        finish = "length"
-    return Reply(
-        message=message,
-        finish=finish,
-        stop_sequence=stop if finish == "stop" else None,
-        usage=Usage(
-            prompt_tokens=pending.prompt_tokens,
-            output_tokens=len(output.ids),
-            cached_tokens=min(pending.cached_tokens, pending.prompt_tokens),
-        ),
-        model=pending.model,
-        id=f"{call:06d}",
-        at=at,
-    )
+def _before_stop(parsed: ParsedReply, stops: tuple[str, ...]) -> str:
+    """Visible text up to a stop string; the ids that spell it stay recorded (T31)."""
+    ends = [found for stop in stops if stop and (found := parsed.text.find(stop)) >= 0]
+    return parsed.text[: min(ends)] if ends else parsed.text

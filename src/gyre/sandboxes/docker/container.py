@@ -3,7 +3,7 @@
 import os
 import resource
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ from gyre.types.tasks import Command, Level, Limits
 
 SOCKET = "/var/run/docker.sock"
 LABEL = "gyre.sandbox"
-KEPT = "gyre.kept"
-"""Label of a container whose changes to its image are kept when its program has ended."""
 HOME = f"/home/{NAME}"
 HOLD = "exec 3<&0; while :; do cat <&3 >/dev/null & wait $! && exit; done"
 """The first process of a container: reaps orphans, ends with its input, and ends all others."""
@@ -51,10 +49,6 @@ class Container:
     """Of this machine, by their paths inside; what is not there is left out."""
     fills: bool = True
     """Whether the workspace gets what the image has in its place, below what it holds already."""
-    keeps: bool = False
-    """Whether each program finds what those before it changed elsewhere on the image."""
-    goes_on: bool = False
-    """Whether programs find what those of another sandbox that keeps it did, and change nothing."""
 
 
 class ContainerKind:
@@ -68,10 +62,6 @@ class ContainerKind:
         self._place = place
         self._info = info
         self._most = most
-
-    def from_image(self, name: str) -> "ContainerKind":
-        """The same, made of another image with the same working directory."""
-        return ContainerKind(self._place, replace(self.image, name=name), self._info, self._most)
 
     @property
     def workdir(self) -> str:
@@ -102,8 +92,7 @@ class ContainerKind:
             "User": self._user,
             "WorkingDir": self.workdir,
             "Hostname": "gyre",
-            # Said in either case, because an image that was kept hands its labels on.
-            "Labels": {LABEL: mark, KEPT: "1" if self._place.keeps else ""},
+            "Labels": {LABEL: mark},
             "OpenStdin": True,
             "StdinOnce": True,
             "AttachStdin": True,
@@ -138,7 +127,7 @@ class ContainerKind:
         host: dict[str, Any] = {
             "NetworkMode": "none",
             "IpcMode": "private",
-            "AutoRemove": not self._place.keeps,
+            "AutoRemove": True,
             "CapDrop": ["ALL"],
             "SecurityOpt": secured,
             "LogConfig": {"Type": "none"},

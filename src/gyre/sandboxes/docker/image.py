@@ -17,9 +17,6 @@ from gyre.types.errors import SandboxError, wrap_errors
 
 BUILT = "gyre-built"
 """Images that were built here are tagged with the hash of what they were built from."""
-LEFT = "gyre-left"
-"""Images with what the programs of one execution left outside of its workspace."""
-COMMIT_S = 600.0
 UNREADABLE = (OSError, RecursionError, tarfile.TarError, http.client.HTTPException)
 """What reading a folder of an image raises; folders in it may lie deeper than a path can name."""
 
@@ -44,26 +41,6 @@ async def look_up(daemon: Daemon, name: str) -> Image:
         raise SandboxError(message, retryable=False) from error
     workdir = (found.get("Config") or {}).get("WorkingDir") or None
     return Image(name=name, workdir=None if workdir == "/" else workdir)
-
-
-def name_of_left(mark: str) -> str:
-    return f"{LEFT}:{mark}"
-
-
-async def commit(daemon: Daemon, container: str, mark: str) -> None:
-    """What a container that has ended changed on its image is an image too."""
-    await daemon.ask("POST", f"/containers/{container}/wait", timeout_s=COMMIT_S)
-    query = {"container": container, "repo": LEFT, "tag": mark, "pause": 0}
-    await daemon.ask("POST", "/commit", timeout_s=COMMIT_S, **query)
-
-
-async def forget(daemon: Daemon, mark: str) -> None:
-    """That image is gone."""
-    try:
-        await daemon.ask("DELETE", f"/images/{name_of_left(mark)}", force=1)
-    except DaemonRefusal as error:
-        if error.status != 404:
-            raise
 
 
 def build(daemon: Daemon, folder: Path, within_s: float) -> str:

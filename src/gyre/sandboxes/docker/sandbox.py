@@ -2,8 +2,7 @@
 
 Rule 1: a container dies with the process that made it, because its first process ends when no
 process holds its input; Podman goes on holding it, and what is left is found by its label.
-Rule 2: what programs write outside workspace and home goes with the container, or is an image
-that the next program and the judge begin with, until the execution is closed.
+Rule 2: what programs write outside workspace and home goes with the container.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from pathlib import Path
 from gyre.sandboxes.docker import exec as docker_program
 from gyre.sandboxes.docker import image
 from gyre.sandboxes.docker.api import Daemon, DaemonRefusal, UpgradedConnection
-from gyre.sandboxes.docker.container import KEPT, LABEL, Container, ContainerKind
+from gyre.sandboxes.docker.container import LABEL, Container, ContainerKind
 from gyre.sandboxes.docker.exec import ContainerProgram
 from gyre.sandboxes.local.cgroups import num_killed_in
 from gyre.sandboxes.local.launch import KILL_S
@@ -162,9 +161,7 @@ class DockerSandbox:
         if self._running is not None:
             await self._end(self._running)
             self._running = None
-            if not self._container.keeps:
-                return
-            self._is_swept = False
+            return
         # A daemon that does not answer is named by the request that needs it next.
         with suppress(SandboxError):
             await self._sweep()
@@ -177,23 +174,12 @@ class DockerSandbox:
         """The image, built first if it is not there and can be."""
         place = self._container
         name = place.image
-        if (place.keeps or place.goes_on) and (left := await self._left()) is not None:
-            return left
         if name is None and place.build is not None:
             name = await asyncio.to_thread(image.build, self._daemon, place.build, place.build_s)
         if name is None:
             message = "a docker sandbox: expected an image, of the task or in the run file"
             raise SandboxError(message, retryable=False)
         return await image.look_up(self._daemon, name)
-
-    async def _left(self) -> image.Image | None:
-        """The image with what programs before have left; None: there were none."""
-        try:
-            return await image.look_up(self._daemon, image.name_of_left(self._mark))
-        except SandboxError as error:
-            if error.retryable or self._container.goes_on:
-                raise
-        return None
 
     async def _fill(self, kind: ContainerKind, workspace: Path) -> None:
         body = {"Image": kind.image.name, "Entrypoint": ["sh"], "Labels": {LABEL: self._mark}}
@@ -250,10 +236,7 @@ class DockerSandbox:
         """It is removed when it goes over what no control group bounds."""
         unbounded = replace(self._most, memory_bytes=None, processes=None)
         running.over = await Watchdog(running.init, unbounded, folders).watch()
-        if self._container.keeps:
-            await self._daemon.ask("POST", f"/containers/{running.identity}/kill")
-        else:
-            await self._remove(running.identity)
+        await self._remove(running.identity)
 
     async def _end(self, running: RunningContainer) -> None:
         """Nothing of it runs, its output is complete, and the daemon has forgotten it."""
@@ -269,8 +252,7 @@ class DockerSandbox:
             # Removed afterwards, so that what was printed last still comes.
             if running.program is not None:
                 await asyncio.to_thread(running.program.finish)
-            if not self._container.keeps:
-                await self._remove(running.identity)
+            await self._remove(running.identity)
         except SandboxError:
             if not is_dead:
                 raise
@@ -297,25 +279,13 @@ class DockerSandbox:
             raise SandboxError(f"container {identity}: not removed within {REMOVE_S} s") from error
 
     async def _sweep(self) -> None:
-        """What this one, or a supervisor before it, left is gone, or kept where it should be."""
+        """What a supervisor before this one left is gone."""
         if self._is_swept:
             return
         filters = json.dumps({"label": [f"{LABEL}={self._mark}"]})
         for container in await self._daemon.ask("GET", "/containers/json", all=1, filters=filters):
-            if container["Labels"].get(KEPT) and container["State"] != "created":
-                with suppress(DaemonRefusal):
-                    await self._daemon.ask("POST", f"/containers/{container['Id']}/kill")
-                await image.commit(self._daemon, container["Id"], self._mark)
-                if self._kind is not None:
-                    self._kind = self._kind.from_image(image.name_of_left(self._mark))
             await self._remove(container["Id"])
         self._is_swept = True
-
-
-async def forget(socket: str, mark: str) -> None:
-    """Nothing of an execution is left with the daemon, as far as it answers."""
-    with suppress(SandboxError):
-        await image.forget(Daemon(socket), mark)
 
 
 def _num_killed(pid: int) -> int:

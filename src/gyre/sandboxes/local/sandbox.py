@@ -120,10 +120,9 @@ class LocalSandbox:
     @property
     def levels(self) -> tuple[Level, ...]:
         """What is in force, once it is prepared."""
-        found: set[Level] = {"files", "processes", "privileges"}
+        found: set[Level] = {"files", "processes", "network", "privileges"}
         if self._filter is not None:
-            # Sockets of some families belong to no network, and only the filter refuses those.
-            found |= {"network", "seccomp"}
+            found.add("seccomp")
         if self._group is not None:
             found |= self._group.levels
         bounded: dict[Level, float | None] = {

@@ -1,23 +1,15 @@
 """System calls that no program of a sandbox may make, as a filter for the kernel."""
 
-import errno
 import platform
-import socket
 import struct
-from collections.abc import Iterable
 from functools import cache
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_ARGUMENTS = 16
-"""Where those of a call stand, eight bytes each, the low half first."""
 _ALLOW = 0x7FFF0000
-_ERROR = 0x00050000
-_REFUSE = _ERROR | errno.EPERM
-"""As if a right were missing."""
-_MISSING = _ERROR | errno.ENOSYS
-"""So that programs fall back on what they used before."""
-_NO_FAMILY = _ERROR | errno.EAFNOSUPPORT
-"""As on a kernel that was built without it."""
+_REFUSE = 0x00050000 | 1
+"""With EPERM, as if a right were missing."""
+_MISSING = 0x00050000 | 38
+"""With ENOSYS, so that programs fall back on what they used before."""
 _OTHER_NUMBERS = 0x40000000
 """From here on x86-64 counts the calls of its 32-bit variant."""
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -40,17 +32,6 @@ REFUSED = {
 }  # fmt: skip
 MISSING = {"io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427}
 """They do what a filter never sees."""
-SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
-FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
-"""Sockets that belong to the sandbox's own network; others lead to the host, or into the kernel."""
-DEBUGGING = {
-    "ptrace": ((101, 117), 1),
-    "process_vm_readv": ((310, 270), 0),
-    "process_vm_writev": ((311, 271), 0),
-}
-"""Calls that hold or change another process, and which argument is its pid."""
-FIRST = 1
-"""Pid of bubblewrap's own process: held by a program that ends, it would never end itself."""
 
 
 @cache
@@ -67,22 +48,7 @@ def program() -> bytes | None:
         lines += [_line(_EQUAL, numbers[which], no=1), _line(_RETURN, _REFUSE)]
     for number in MISSING.values():
         lines += [_line(_EQUAL, number, no=1), _line(_RETURN, _MISSING)]
-    for numbers in SOCKETS.values():
-        lines += _by_argument(numbers[which], 0, FAMILIES, listed=_ALLOW, other=_NO_FAMILY)
-    for numbers, argument in DEBUGGING.values():
-        lines += _by_argument(numbers[which], argument, (FIRST,), listed=_REFUSE, other=_ALLOW)
     return b"".join([*lines, _line(_RETURN, _ALLOW)])
-
-
-def _by_argument(
-    number: int, argument: int, values: Iterable[int], *, listed: int, other: int
-) -> list[bytes]:
-    """What becomes of a call, by the low half of an argument, which is all of an int or a pid."""
-    lines = [_line(_RETURN, other), _line(_RETURN, listed)]
-    for value in values:
-        lines.insert(0, _line(_EQUAL, value, yes=len(lines) - 1))
-    lines.insert(0, _line(_LOAD, _ARGUMENTS + 8 * argument))
-    return [_line(_EQUAL, number, no=len(lines)), *lines]
 
 
 def _line(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
